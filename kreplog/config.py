@@ -86,8 +86,9 @@ class LogConfig:
         and by a broker when it looks for such.
     max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
         minutes.
-    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `Log.compact` compacts it, and
-        `append_as_follower` accepts the gaps that compaction by the leader has left.
+    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `Log.compact` compacts it,
+        records without a key are refused, and `append_as_follower` accepts the gaps that compaction by the leader has
+        left. Not kept in the directory of an embedded log: to be given at each opening.
     min_cleanable_dirty_ratio: `Log.compact` waits until this share of the bytes that it may look at is of records
         appended since the last time, 0 to 1.
     min_compaction_lag_ms: a record stays for at least so long after its timestamp, newer ones of its key or not.

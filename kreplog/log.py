@@ -488,22 +488,29 @@ class Log(SegmentedLog):
         return retention.enforce_retention(self, now_ms)
 
     def compact(
-        self, now_ms: int | None = None, *, force: bool = False, max_bytes_per_second: int | None = None
+        self,
+        now_ms: int | None = None,
+        *,
+        force: bool = False,
+        max_bytes_per_second: int | None = None,
+        drop_keyless: bool = False,
     ) -> CompactionReport | None:
         """Drop the records of sealed segments that a newer one of their key supersedes; None if nothing is due.
 
         now_ms: wall clock in ms, now by default. force: whatever min_cleanable_dirty_ratio says, if only for tombstones
         that have expired; min_compaction_lag_ms counts nevertheless. max_bytes_per_second: of reading, in either of
-        two passes; by default there is no limit.
+        two passes; by default there is no limit. drop_keyless: drop records without a key too, as a broker does; by
+        default a log that has some to be looked at is refused before anything changes. They were appended while the
+        policy had no "compact" in it: cleanup_policy belongs to the opening, and is not kept in the directory.
         Offsets and the order of records stay. Appends and readers go on meanwhile; compactions wait for each other. The
         newest segment, and what is at or above the last stable offset, is not looked at. A tombstone stays for
         delete_retention_ms after the first compaction that meets it.
-        Raises UsageError (the cleanup policy; dedupe_buffer_size is too small for one batch), CorruptBatchError (with
-        its offset, path and position), StorageError (disk full): what was compacted before stays so; LogFailedError,
-        LogClosedError.
+        Raises UsageError (the cleanup policy; a record without a key, with its offset; dedupe_buffer_size is too small
+        for one batch), CorruptBatchError (with its offset, path and position), StorageError (disk full): what was
+        compacted before stays so; LogFailedError, LogClosedError.
         Source: Kafka's log cleaner; KIP-58 and KIP-354 for the lags, KIP-534 for tombstones.
         """
-        return compaction.compact(self, now_ms, force, max_bytes_per_second)
+        return compaction.compact(self, now_ms, force, max_bytes_per_second, drop_keyless)
 
     @property
     def producer_count(self) -> int:

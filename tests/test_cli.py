@@ -331,6 +331,18 @@ class TestCompact:
         with kreplog.Log.open(flights, read_only=True) as log:
             assert [record.offset for record in log.read()] == [98, 99]
 
+    def test_records_without_a_key_are_dropped_only_with_the_option(self, run: Run, tmp_path: Path) -> None:
+        path = tmp_path / "data" / "nokey-0"
+        run("append", path, stdin=b"".join(b"%d\n" % number for number in range(20)))
+        before = log_files(path)[0].read_bytes()
+        outcome = run("compact", path, "--roll")
+        assert outcome.code != 0 and "nokey-0: the record at offset 0 has no key" in outcome.err
+        assert "--drop-keyless" in outcome.err and outcome.out == ""
+        assert log_files(path)[0].read_bytes() == before
+        with kreplog.Log.open(path, read_only=True) as log:
+            assert len(list(log.read())) == 20
+        assert run("compact", path, "--drop-keyless", "--json").json()["records_dropped"] == 20
+
     def test_a_missing_partition(self, run: Run, tmp_path: Path) -> None:
         outcome = run("compact", tmp_path / "flights-0")
         assert outcome.code != 0 and "nothing to compact" in outcome.err

@@ -3,5 +3,5 @@ from kreplog.types import CompactionBacklog, CompactionReport
 
 def backlog(log: SegmentedLog, now_ms: int) -> CompactionBacklog: ...
 def compact(
-    log: SegmentedLog, now_ms: int | None, force: bool, max_bytes_per_second: int | None
+    log: SegmentedLog, now_ms: int | None, force: bool, max_bytes_per_second: int | None, drop_keyless: bool
 ) -> CompactionReport | None: ...

@@ -16,7 +16,7 @@ from kreplog._native.files cimport FileHandle, Mapping, map_file
 from kreplog._native.key_map cimport KeyMap
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.producers cimport ProducerState
-from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, RecordFilter
+from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, RecordFilter
 from kreplog._native.segment cimport Segment, remove
 
 import logging
@@ -34,7 +34,7 @@ cdef enum:
     LONGEST_SLEEP_MS = 50
 
 
-def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second):
+def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second, bint drop_keyless):
     """See Log.compact."""
     cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
     cdef int64_t rate = 0 if max_bytes_per_second is None else integer(max_bytes_per_second, "max_bytes_per_second")
@@ -51,7 +51,7 @@ def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second):
         with nogil:
             PyThread_acquire_lock(log.compaction_mutex, WAIT_LOCK)
     try:
-        return Compaction(log, now, rate).run(force)
+        return Compaction(log, now, rate).run(force, drop_keyless)
     finally:
         PyThread_release_lock(log.compaction_mutex)
 
@@ -116,7 +116,7 @@ cdef class Compaction:
         self.throttle.rate = rate
         self.throttle.started = time.monotonic()
 
-    def run(self, bint force):
+    def run(self, bint force, bint drop_keyless):
         """The report; None where nothing is due."""
         cdef int64_t before
         cdef int64_t end
@@ -127,7 +127,7 @@ cdef class Compaction:
             return None
         before = sum([segment.byte_size() for segment in self.segments])
         try:
-            self.build_map()
+            self.build_map(drop_keyless)
             end = self.filter.end
             self.log.flush_to(self.end, False)  # else a loss of power takes the newest record of a key after the others
             self.expect_gaps(end)
@@ -217,7 +217,7 @@ cdef class Compaction:
                 clean += segment.byte_size()
         return CompactionBacklog(clean, dirty, overdue, self.log.config.min_cleanable_dirty_ratio)
 
-    cdef int build_map(self) except -1:
+    cdef int build_map(self, bint drop_keyless) except -1:
         """Note the newest record of each key, as far as memory goes. Raises CorruptBatchError, UsageError."""
         cdef SegmentedLog log = self.log
         cdef Segment segment
@@ -229,7 +229,7 @@ cdef class Compaction:
             log.unlock()
         self.filter = RecordFilter(
             KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
-            log.config.delete_retention_ms, last_offsets,
+            log.config.delete_retention_ms, last_offsets, drop_keyless,
         )
         self.filter.end = self.first_dirty
         if self.first_dirty >= self.end:  # only tombstones can expire
@@ -250,7 +250,8 @@ cdef class Compaction:
         return self.end if i + 1 == len(self.segments) else (<Segment> self.segments[i + 1]).base_offset
 
     cdef bint learn(self, Segment segment, int64_t bound) except -1:
-        """Note the keys of a segment; False when there was no room for all of them."""
+        """Note the keys of a segment; False when there was no room for all of them. Raises CorruptBatchError,
+        UsageError (a record without a key, where such are not to be dropped)."""
         cdef RecordFilter filter = self.filter
         cdef Py_ssize_t size
         cdef Mapping mapping = self.map(segment, &size)
@@ -277,6 +278,13 @@ cdef class Compaction:
                 code = filter.learn_compressed(mapping.data, size, &at)
             if code == FULL:
                 return False
+            if code == KEYLESS:
+                raise UsageError(
+                    f"{self.log.name}: the record at offset {filter.keyless} has no key, and compaction drops such "
+                    "records; nothing was dropped. If they may go, pass drop_keyless=True (kreplog log compact: "
+                    "--drop-keyless); else leave the log as it is",
+                    partition=self.log.name, offset=filter.keyless,
+                )
             if code != BATCH_OK:
                 raise_corrupt(code, self.log.name, filter.chain, segment.path, at)
             self.throttle.spend(at - start)

@@ -11,6 +11,7 @@ cdef enum:
     COMPRESSED_NEXT = 2  # which needs the GIL: for learn_compressed, filter_compressed
     FULL = 3  # the map of the keys, or the output
     CHANGED = 4  # the next batch does not stay as it is
+    KEYLESS = 5  # a record has no key, and is not to be dropped
 
 
 cdef struct Retained:  # of the records of one batch
@@ -23,6 +24,8 @@ cdef struct Retained:  # of the records of one batch
 cdef class RecordFilter:
     cdef KeyMap keys
     cdef int64_t end  # the map has all keyed records from the first dirty offset to here
+    cdef bint drops_keyless  # records without a key go; else `learn` ends at the first
+    cdef int64_t keyless  # its offset, after KEYLESS
     cdef int64_t now_ms
     cdef int64_t horizon_ms  # until when tombstones stay that are met for the first time
     cdef int64_t[::1] last_offsets  # of the newest batch of each producer, sorted

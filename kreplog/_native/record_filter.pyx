@@ -2,11 +2,12 @@
 
 Two passes over batches in memory: `learn` notes the newest offset of each key, `run` writes what stays to `output`. A
 record stays while no newer one of its key is known; a tombstone goes later too, once the delete horizon of its batch
-has passed, which is set when compaction meets it first (KIP-534). Records without a key go. Of a batch that loses
-records the offsets, the epoch and the sequence stay; of one that loses all, the header stays as that of an empty batch
-where it is a producer's newest, by which its sequence is known after a restart, or the last of a segment, so that a
-segment ends where the next one begins. Batches of transactions and control batches stay as they are, and no record of
-an aborted one takes another's place; nor do tombstones go after them, since what they delete may stand there.
+has passed, which is set when compaction meets it first (KIP-534). Records without a key go where that is wanted, else
+the first of them ends the first pass, and those outside of it stay. Of a batch that loses records the offsets, the
+epoch and the sequence stay; of one that loses all, the header stays as that of an empty batch where it is a producer's
+newest, by which its sequence is known after a restart, or the last of a segment, so that a segment ends where the next
+one begins. Batches of transactions and control batches stay as they are, and no record of an aborted one takes
+another's place; nor do tombstones go after them, since what they delete may stand there.
 Source: Kafka's Cleaner, MemoryRecords.filterTo.
 """
 
@@ -74,13 +75,17 @@ cdef struct Item:
 @cython.final
 cdef class RecordFilter:
 
-    def __init__(self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets):
+    def __init__(
+        self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets,
+        bint drops_keyless,
+    ):
         """last_offsets: an int64 array, sorted."""
         self.keys = keys
         self.dense_from = dense_from
         self.now_ms = now_ms
         self.horizon_ms = min(now_ms, (1 << 62) - delete_retention_ms) + delete_retention_ms
         self.last_offsets = last_offsets
+        self.drops_keyless = drops_keyless
         self.output = allocate(LEAST_OUTPUT)
 
     cdef void begin(self, int64_t chain, int64_t bound) noexcept nogil:
@@ -106,7 +111,8 @@ cdef class RecordFilter:
     cdef int learn(self, const uint8_t* data, Py_ssize_t size, Py_ssize_t stop, Py_ssize_t* at) noexcept nogil:
         """Note the keys of the batches of data[:size] from `at` on, which moves on, to `stop` or beyond.
 
-        Returns BATCH_OK; FULL or COMPRESSED_NEXT before the batch that is the reason; or the error of the next batch.
+        Returns BATCH_OK; FULL, COMPRESSED_NEXT or KEYLESS before the batch that is the reason; or the error of the next
+        batch.
         """
         cdef BatchHeader h
         cdef RecordCursor c
@@ -159,6 +165,9 @@ cdef class RecordFilter:
                     items[n].key = self.keys.hash_of(view.key, view.key_length)
                     items[n].offset = view.offset
                     n += 1
+                elif not self.drops_keyless:
+                    self.keyless = view.offset
+                    return KEYLESS
             for i in range(n):
                 self.keys.put(&items[i].key, items[i].offset)
         return code
@@ -320,13 +329,16 @@ cdef class RecordFilter:
                 item.offset = view.offset
                 item.timestamp = view.timestamp
                 item.keyed = view.key_length >= 0
-                item.tombstone = view.value_length < 0
+                item.tombstone = item.keyed and view.value_length < 0
                 if item.keyed:
                     item.key = self.keys.hash_of(view.key, view.key_length)
                 n += 1
             for i in range(n):
                 item = &items[i]
-                if not item.keyed or item.tombstone and expired or self.keys.newest(&item.key) > item.offset:
+                if item.keyed:
+                    if item.tombstone and expired or self.keys.newest(&item.key) > item.offset:
+                        continue
+                elif self.drops_keyless:
                     continue
                 memcpy(out + retained.length, item.start, item.end - item.start)
                 retained.length += item.end - item.start

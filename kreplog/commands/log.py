@@ -205,6 +205,10 @@ def compact(
     max_bytes_per_second: Annotated[
         int | None, typer.Option("--max-bytes-per-second", min=1, help="Limit of reading (default: none).")
     ] = None,
+    drop_keyless: Annotated[
+        bool,
+        typer.Option("--drop-keyless", help="Drop records without a key (default: refuse a log that has some)."),
+    ] = False,
     replicated: Annotated[
         bool,
         typer.Option("--replicated", help="Required for a broker's log: look at what is below its high watermark."),
@@ -213,7 +217,8 @@ def compact(
 ) -> None:
     """Leave the newest record of each key in the sealed segments, as Kafka's log compaction; offsets stay.
 
-    Records without a key are dropped. Nothing else may write the log meanwhile; it can be read."""
+    A log with records without a key is refused, unless --drop-keyless is given. Nothing else may
+    write the log meanwhile; it can be read."""
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: there is nothing to compact", path=str(path))
     config = kreplog.LogConfig(
@@ -226,7 +231,7 @@ def compact(
     with kreplog.Log.open(path, config) as log:
         if roll:
             log.roll()
-        report = log.compact(force=True, max_bytes_per_second=max_bytes_per_second)
+        report = log.compact(force=True, max_bytes_per_second=max_bytes_per_second, drop_keyless=drop_keyless)
     seconds = round(time.perf_counter() - started, 6)
     facts = {"path": str(path), "compacted": report is not None, "seconds": seconds}
     if as_json:

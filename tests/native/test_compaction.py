@@ -16,6 +16,7 @@ import pytest
 
 from kreplog import Log, LogConfig, Record
 from kreplog._native.batch import build
+from kreplog._native.state import STATE_NAME
 from kreplog._native.writable import abandon
 from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
 from tests.reference import CONTROL, HEADER, Batch, Rec, decode, encode, offset_checkpoint, split
@@ -145,15 +146,72 @@ def test_the_active_segment_and_uncommitted_records_stay(path: Path) -> None:
         assert [record.offset for record in log.read()] == [7]
 
 
-def test_records_without_a_key_go(path: Path) -> None:
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_log_with_records_without_a_key_is_refused_unless_they_are_to_be_dropped(path: Path, codec: str) -> None:
     with Log.open(path, replace(CONFIG, cleanup_policy="delete")) as log:
-        log.append_many([b"a", b"b", b"c"], [None, b"key", None])
+        log.append_many([b"old", b"new"], [b"key", b"key"])
+        log.append_batches(build([b"a", b"b", b"c", b"d"], keys=[b"x", None, b"key", None], compression=codec))
         log.roll()
         with pytest.raises(UsageError, match="cleanup_policy"):
-            log.compact()
+            log.compact(drop_keyless=True)
         log.configure(CONFIG)
-        log.compact()
-        assert [record.value for record in log.read()] == [b"b"]
+        before = contents(path.parent)
+        for force in (False, True):
+            with pytest.raises(
+                UsageError, match=r"topic-0: the record at offset 3 has no key.*drop_keyless"
+            ) as refused:
+                log.compact(force=force)
+            assert (refused.value.partition, refused.value.offset) == ("topic-0", 3)
+        assert contents(path.parent) == before
+        report = log.compact(drop_keyless=True)
+        assert report is not None and report.records_dropped == 4
+        assert [record.value for record in log.read()] == [b"a", b"c"]
+        assert log.compact(force=True) is not None, "none is left"
+
+
+def test_what_is_not_to_be_cleaned_may_have_records_without_a_key(path: Path) -> None:
+    """In the newest segment, above the high watermark, in a transaction, or where too little is dirty."""
+    records = tuple(Rec(number, 5, None, b"in a transaction") for number in range(1, 3))
+    with Log.open(path, replace(CONFIG, cleanup_policy="delete", replicated=True)) as log:
+        log.append(b"a", b"key")
+        log.append_as_follower(encode(Batch(records, 1, 0, TRANSACTIONAL, 5, 5, producer_id=7, base_sequence=0)))
+        marker = (Rec(3, 5, bytes.fromhex("00000001"), bytes(6)),)
+        log.append_as_follower(encode(Batch(marker, 3, 0, TRANSACTIONAL | CONTROL, 5, 5, producer_id=7)))
+        log.append(b"b", b"key")
+        log.roll()
+        log.advance_high_watermark(5)
+        log.append(b"not committed")
+        log.roll()
+        log.append(b"newest")
+        log.configure(replace(CONFIG, replicated=True))
+        assert log.compact() is not None
+        assert [record.offset for record in log.read()] == [1, 2, 4]
+        log.configure(replace(CONFIG, replicated=True, min_cleanable_dirty_ratio=1))
+        log.advance_high_watermark(7)
+        assert log.compact() is None
+        with pytest.raises(UsageError, match="offset 5 has no key"):
+            log.compact(force=True)
+
+
+def test_records_without_a_key_below_the_cleaner_checkpoint_stay(path: Path) -> None:
+    """As in a directory that was put in the place of another: only `drop_keyless` drops any."""
+    with Log.open(path, replace(CONFIG, cleanup_policy="delete")) as log:
+        log.append_many([b"a", b"b", None], [None, b"key", None])
+        log.roll()
+    (path / STATE_NAME).unlink()
+    (path.parent / "cleaner-offset-checkpoint").write_bytes(offset_checkpoint([("topic", 0, 3)]))
+    with Log.open(path, CONFIG) as log:
+        log.append(b"c", b"key")
+        log.roll()
+        report = log.compact(force=True)
+        assert report is not None and (report.start_offset, report.records_dropped) == (3, 1)
+        assert [record.value for record in log.read()] == [b"a", None, b"c"]
+        log.compact(force=True, drop_keyless=True)
+        assert [record.value for record in log.read()] == [b"c"]
 
 
 def test_a_tombstone_stays_until_its_delete_horizon(path: Path) -> None:

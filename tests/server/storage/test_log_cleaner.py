@@ -72,6 +72,25 @@ def test_logs_are_compacted_whose_policy_says_so(life: Life) -> None:
     assert [line.split()[:2] for line in lines[2:]] == [["retained", "0"], ["topic", "0"]]
 
 
+def test_records_without_a_key_from_before_the_policy_go(life: Life) -> None:
+    """As with Kafka's cleaner."""
+
+    async def work() -> None:
+        logs = life.open(cleaning=QUICK)
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=1000)))
+        for number in range(100):
+            logs.execute(effects.AppendAsLeader(TP, build([b"%d" % number * 9], keys=[None]), 0))
+        logs.execute(effects.AdvanceHighWatermark(TP, 100))
+        logs.execute(effects.ConfigureLog(TP, COMPACTED))
+        with cleaning(logs):
+            await until(lambda: count(logs) < 30 or bool(logs.cleaner.queue.uncleanable))
+            assert not logs.cleaner.queue.uncleanable
+            await until(lambda: not logs.cleaner.queue.in_progress)
+        life.crash()
+
+    run(work)
+
+
 def test_what_is_not_committed_is_not_compacted(life: Life) -> None:
     async def work() -> None:
         logs = life.open(cleaning=QUICK)
