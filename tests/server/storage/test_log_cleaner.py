@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,15 @@ def fill(logs: LogManager, partition: TopicPartition = TP, topic_id: str = ID, c
     logs.execute(effects.AdvanceHighWatermark(partition, 100))
 
 
-@contextmanager
-def cleaning(logs: LogManager) -> Iterator[None]:
+@asynccontextmanager
+async def cleaning(logs: LogManager) -> AsyncIterator[None]:
     task = asyncio.get_running_loop().create_task(logs.cleaner.run())
     try:
         yield
         assert not task.done(), task.exception()
     finally:
         task.cancel()
+        await asyncio.wait([task])  # else it may begin with a log while they are being closed
 
 
 def count(logs: LogManager, partition: TopicPartition = TP) -> int:
@@ -58,12 +59,12 @@ def test_logs_are_compacted_whose_policy_says_so(life: Life) -> None:
         logs = life.open(cleaning=QUICK)
         fill(logs)
         fill(logs, retained, config=TopicConfig(segment_bytes=1000))
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs) < 30 and not logs.cleaner.queue.in_progress)
             assert 0 < logs.cleaner.statistics.recopy_percent < 50
         assert count(logs, retained) == 100
         logs.execute(effects.ConfigureLog(retained, COMPACTED))
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs, retained) < 30 and not logs.cleaner.queue.in_progress)
         await asyncio.get_running_loop().run_in_executor(None, logs.close)
 
@@ -82,7 +83,7 @@ def test_records_without_a_key_from_before_the_policy_go(life: Life) -> None:
             logs.execute(effects.AppendAsLeader(TP, build([b"%d" % number * 9], keys=[None]), 0))
         logs.execute(effects.AdvanceHighWatermark(TP, 100))
         logs.execute(effects.ConfigureLog(TP, COMPACTED))
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs) < 30 or bool(logs.cleaner.queue.uncleanable))
             assert not logs.cleaner.queue.uncleanable
             await until(lambda: not logs.cleaner.queue.in_progress)
@@ -97,7 +98,7 @@ def test_what_is_not_committed_is_not_compacted(life: Life) -> None:
         fill(logs)
         for number in range(50):
             logs.execute(effects.AppendAsLeader(TP, build([b"late %d" % number], keys=[b"0"]), 0))
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs) < 30)
             await until(lambda: not logs.cleaner.queue.in_progress)
         logs.execute(effects.AdvanceHighWatermark(TP, 150))
@@ -118,7 +119,7 @@ def test_a_damaged_log_is_set_aside_and_the_others_are_compacted(life: Life, cap
         with path.open("r+b") as file:
             file.seek(70)
             file.write(b"damage")
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs, other) < 30 and bool(logs.cleaner.queue.uncleanable))
             await asyncio.sleep(0.02)  # several times the backoff, in which it is not tried again
         (error,) = logs.cleaner.queue.uncleanable.values()
@@ -144,7 +145,7 @@ def test_a_full_disk_is_met_again_and_a_failed_log_takes_its_directory_offline(
         logs = life.open(cleaning=QUICK)
         fill(logs)
         monkeypatch.setattr(ManagedLog, "compact", compact)
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: len(attempts) > 2 if not failed else bool(life.events))
         assert not logs.cleaner.queue.uncleanable
         assert life.events == [events.LogFailed(TP)] * failed
@@ -159,7 +160,7 @@ def test_a_deleted_log_ends_its_compaction(life: Life) -> None:
     async def work() -> None:
         logs = life.open(cleaning=STOPPED)
         fill(logs)
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: bool(logs.cleaner.queue.in_progress))
             logs.execute(effects.DeleteLog(TP))
             fill(logs, topic_id=OTHER_ID, config=TopicConfig())
@@ -177,7 +178,7 @@ def test_the_end_of_the_broker_ends_a_compaction(life: Life) -> None:
     async def work() -> None:
         logs = life.open(cleaning=STOPPED)
         fill(logs)
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: bool(logs.cleaner.queue.in_progress))
         assert await asyncio.get_running_loop().run_in_executor(None, logs.close)
 
@@ -190,7 +191,7 @@ def test_a_truncated_log_is_compacted_anew(life: Life) -> None:
     async def work() -> None:
         logs = life.open(cleaning=QUICK)
         fill(logs)
-        with cleaning(logs):
+        async with cleaning(logs):
             await until(lambda: count(logs) < 30)
             logs.execute(effects.TruncateTo(TP, 40))
             end = logs.hosted.of(TP).log.log_end_offset
