@@ -1,14 +1,12 @@
-"""The shell of one broker process in virtual time: its cores, their event queues, and the handlers of their effects.
+"""The shell of one broker process in virtual time: its cores, and the handlers of their effects.
 
-A `CoreRunner` steps one core, effect by effect, and suspends the step while it waits for the store or a slow disk; the
-cores of one process do not wait for each other. A `BrokerProcess` lasts from its start to its crash or clean shutdown;
-its `Machine` outlives it, with the disk and the facts for the next start. A crash can happen between any two effects:
-the steps under way are dropped, and everything that the disk has not written is lost.
+A `BrokerProcess` lasts from its start to its crash or clean shutdown; its `Machine` outlives it, with the disk and the
+facts for the next start. A crash can happen between any two effects: the steps under way are dropped, and everything
+that the disk has not written is lost.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,14 +28,14 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
 from kreplog.sim.control_channels import VirtualControlSender
+from kreplog.sim.core_runner import AWAITED, CoreRunner
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.group_log_records import decode_group_record, encode_group_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
-from kreplog.sim.scheduler import MS, Timer
+from kreplog.sim.scheduler import MS
 from kreplog.sim.store import VirtualStoreLink
-from kreplog.sim.trace import describe_effect, describe_event, partitions_of
-from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition, WatchEvent
+from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -76,13 +74,6 @@ class GroupAppend:
     tag: int
 
 
-class _Awaited:
-    """Type of AWAITED: the answer of an effect comes later."""
-
-
-AWAITED = _Awaited()
-
-
 class Machine:
     """The part of a broker that outlives its process. clock_us: how far its clock is ahead of virtual time.
     lost_power: its power failed, and it may not have caught up since. new_disk: its replicas are not known. disks: how
@@ -101,134 +92,6 @@ class Machine:
     @property
     def host(self) -> str:
         return f"b{self.id}"
-
-
-class CoreRunner:
-    """One core, its queue of events, and the step under way."""
-
-    def __init__(self, process: BrokerProcess, name: str, core: effects.Core) -> None:
-        self.core = core
-        self.name = f"{name} {process.id}"
-        self._process = process
-        self._inbox: deque[events.Event] = deque()
-        self.event: events.Event | None = None
-        self._steps: effects.Steps[None] | None = None
-        self._answer: Any = None
-        self._error: BaseException | None = None
-        self._awaiting = False
-        self._running = False
-        self._timer: Timer | None = None
-
-    @property
-    def idle(self) -> bool:
-        return self._steps is None and not self._inbox
-
-    def put(self, event: events.Event) -> None:
-        """Queue an event; it is processed now if no other is before it."""
-        self._inbox.append(event)
-        if not self._running:
-            self.run()
-
-    def on_watch(self, event: WatchEvent) -> None:
-        self.put(events.WatchFired(event))
-
-    def run(self) -> None:
-        """Continue until the step waits or the queue is empty."""
-        if self._running or not self._may_run():
-            return
-        self._running = True
-        try:
-            while self._may_run():
-                if self._steps is None:
-                    if not self._inbox:
-                        break
-                    self._begin(self._inbox.popleft())
-                self._advance()
-        finally:
-            self._running = False
-        if self._may_run():
-            self.arm()
-
-    def _may_run(self) -> bool:
-        return self._process.running and not self._awaiting
-
-    def resume(self, answer: Any, error: BaseException | None = None) -> None:
-        """Resume the step with the answer that it was waiting for."""
-        self._awaiting = False
-        self._answer, self._error = answer, error
-        self.run()
-
-    def arm(self) -> None:
-        """Schedule the next Tick of the core."""
-        process = self._process
-        wakeup_ms = self.core.next_wakeup(process.now_ms)
-        timer = self._timer
-        if wakeup_ms is None:
-            return
-        # Never at the same instant: a core that is always due must not stop virtual time.
-        at_us = max(process.instant_of(wakeup_ms), process.cluster.scheduler.now_us + MS)
-        if timer is not None and timer.pending:
-            if timer.at_us <= at_us:
-                return
-            timer.cancel()
-        self._timer = process.cluster.scheduler.at(at_us, self._tick)
-
-    def _tick(self) -> None:
-        process = self._process
-        if not process.running or self._awaiting or self._steps is not None:
-            return  # it is armed again when it continues
-        now_ms = process.now_ms
-        wakeup_ms = self.core.next_wakeup(now_ms)
-        if wakeup_ms is not None and wakeup_ms <= now_ms:
-            self.put(events.Tick())
-        else:
-            self.arm()
-
-    def _begin(self, event: events.Event) -> None:
-        process = self._process
-        trace = process.cluster.trace
-        if trace.enabled and not isinstance(event, events.Tick):
-            trace.note(self.name, describe_event(event), *partitions_of(event))
-        self.event = event
-        self._steps = self.core.step(event, process.now_ms)
-        self._answer = self._error = None
-
-    def _advance(self) -> None:
-        """Run the step until it ends, waits, or its process stops."""
-        process, steps = self._process, self._steps
-        assert steps is not None
-        answer, error = self._answer, self._error
-        while True:
-            try:
-                effect = steps.send(answer) if error is None else steps.throw(error)
-            except StopIteration:
-                self._steps = None
-                process.stepped(self)
-                return
-            except Exception as failure:
-                process.cluster.core_failed(process, self.name, failure)
-                return
-            answer = error = None
-            try:
-                answer = process.apply(self, effect)
-            except KreplogError as refused:
-                error = refused
-            if process.cluster.trace.enabled:
-                self._note(effect, answer, error)
-            if answer is AWAITED:
-                self._awaiting = True
-                return
-            if process.fuse is not None:
-                process.count_effect()
-            if not process.running:
-                self._answer, self._error = answer, error
-                return
-
-    def _note(self, effect: effects.Effect, answer: Any, error: BaseException | None) -> None:
-        if isinstance(effect, effects.GetNodes | effects.GetChildren):
-            return
-        answer = None if answer is AWAITED else answer
-        self._process.cluster.trace.note(self.name, describe_effect(effect, answer, error), *partitions_of(effect))
 
 
 class BrokerProcess:

@@ -77,31 +77,9 @@ from kreplog.sim.history import (
     UncleanElectionDeclared,
     Watermark,
 )
+from kreplog.sim.legal_transitions import is_legal
 from kreplog.sim.partition_model import Lost, PartitionModel, describe
 from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
-
-_NEW, _ONLINE, _OFFLINE = "NewReplica", "OnlineReplica", "OfflineReplica"
-_STARTED, _DELETED = "ReplicaDeletionStarted", "ReplicaDeletionSuccessful"
-_INELIGIBLE, _NONE = "ReplicaDeletionIneligible", "NonExistentReplica"
-
-LEGAL = {
-    _NEW: {_NONE},
-    _ONLINE: {_NEW, _ONLINE, _OFFLINE, _INELIGIBLE},
-    _OFFLINE: {_NEW, _ONLINE, _OFFLINE, _INELIGIBLE},
-    _STARTED: {_OFFLINE},
-    _DELETED: {_STARTED},
-    _INELIGIBLE: {_OFFLINE, _STARTED},
-    _NONE: {_DELETED},
-    "NewPartition": {"NonExistentPartition"},
-    "OnlinePartition": {"NewPartition", "OnlinePartition", "OfflinePartition"},
-    "OfflinePartition": {"NewPartition", "OnlinePartition", "OfflinePartition"},
-    "NonExistentPartition": {"OfflinePartition"},
-}
-"""State -> the states that it may be entered from. Source: the v3 document and the study of the state machines; a
-second copy, since it checks the controller's own table."""
-
-_FIRST = {_ONLINE, _OFFLINE, "NewPartition", "OnlinePartition", "OfflinePartition"}
-"""States that a new controller may find: it enters them from NonExistent, once."""
 
 _DELETION = "its deletion was requested"
 
@@ -604,7 +582,7 @@ class Checkers:
 
     def transition(self, changed: object, old: str, new: str) -> None:
         """A controller has changed the state of a replica or a partition."""
-        if old not in LEGAL.get(new, ()) and not (old.startswith("NonExistent") and new in _FIRST):
+        if not is_legal(old, new):
             self.violate("illegal transition", f"{changed} went from {old} to {new}", None)
 
     # Clients

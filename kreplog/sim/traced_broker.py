@@ -14,7 +14,8 @@ from kreplog.core import messages as m
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
-from kreplog.sim.broker import AWAITED, BrokerProcess, CoreRunner, Machine
+from kreplog.sim.broker import BrokerProcess, Machine
+from kreplog.sim.core_runner import AWAITED, CoreRunner
 from kreplog.sim.trace import describe
 from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, StoreOperation
 from kreplog.types import TopicPartition as Tp

@@ -13,12 +13,12 @@ from kreplog.core.controller.transitions import (
     REPLICA_TRANSITIONS,
 )
 from kreplog.core.replication.role import Role
-from kreplog.sim.checkers import LEGAL
 from kreplog.sim.disk import Loss
 from kreplog.sim.history import (
     DeletionRequested,
     GuaranteeViolated,
 )
+from kreplog.sim.legal_transitions import LEGAL
 from kreplog.types import Check, Create, LeaderAndIsr, TopicPartition
 from tests.sim.checked_world import BROKERS, ID, TP, World
 
