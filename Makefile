@@ -40,11 +40,10 @@ help:
 
 setup: $(BUILT)
 
-# The tests run even where lint has something to say; either of them fails the target. Three processes, also on two cores,
-# since most tests wait.
+# The tests run even where lint has something to say; either of them fails the target.
 test: $(BUILT)
 	@$(MAKE) --no-print-directory lint; linted=$$?; \
-	$(RUN) -m pytest -n 3 --dist=loadgroup $(ARGS); tested=$$?; \
+	$(RUN) -m pytest $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
 

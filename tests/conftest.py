@@ -22,21 +22,13 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 _FIGURE = "figure"
 
-_TOGETHER = {"client", "clients", "commands", "conformance", "interop", "spark"}
-"""Folders whose tests share what is slow to start: one process runs all of them."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked long, unless `-m` speaks of it. Where several processes share the tests
-    (--dist=loadgroup of pytest-xdist), one runs a whole file."""
-    for item in items:
-        folder = item.path.parent.relative_to(Path(__file__).parent)
-        group = str(folder) if folder.parts[:1] and folder.parts[0] in _TOGETHER else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Leave out what is marked long, unless `-m` speaks of it."""
     if "long" in config.getoption("markexpr", ""):
         return
     long = [item for item in items if item.get_closest_marker("long") is not None]
