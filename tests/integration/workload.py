@@ -112,11 +112,13 @@ class Load:
         self._sending.clear()
         for producer in self._producers:
             producer.join()
-        if kind is None:
-            self._readers_are_done()
-        self._reading.clear()
-        for reader in self._readers:
-            reader.join()
+        try:
+            if kind is None:
+                self._readers_are_done()
+        finally:
+            self._reading.clear()
+            for reader in self._readers:
+                reader.join()
 
     def _readers_are_done(self) -> None:
         eventually(
