@@ -113,7 +113,7 @@ def _crowd(path: Path, count: int, work: Callable[[Log], object]) -> Iterator[No
     try:
         for reader in readers:
             reader.start()
-        ready.wait(60)
+        ready.wait(60)  # all have opened the log; one that has failed must not stop the benchmark for ever
         yield
     finally:
         for reader in readers:
@@ -123,7 +123,7 @@ def _crowd(path: Path, count: int, work: Callable[[Log], object]) -> Iterator[No
 
 def _read(path: Path, work: Callable[[Log], object], ready: object) -> None:
     with Log.open(path, read_only=True) as log:
-        ready.wait(60)  # type: ignore[attr-defined]
+        ready.wait(60)  # type: ignore[attr-defined]  # a barrier of multiprocessing, whose type is not public
         work(log)
 
 

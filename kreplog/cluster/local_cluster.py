@@ -285,7 +285,7 @@ class LocalCluster:
                 pending = [number for number in pending_removals(session, topic) if number in numbers]
                 if not pending or time.monotonic() > deadline:
                     return numbers, pending
-                time.sleep(POLL_S)
+                time.sleep(POLL_S)  # a watch would need a thread for an operation that takes milliseconds
 
     # Status
 

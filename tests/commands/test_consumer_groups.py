@@ -151,7 +151,7 @@ def test_resets_that_are_refused(on_trio: Kreplog) -> None:
         (["--topic", TOPIC, "--all-topics", "--to-latest"], "give either --topic or --all-topics"),
         (["--topic", f"{TOPIC}:x", "--to-latest"], f"give partitions as in {TOPIC}:0,2"),
         (["--topic", f"{TOPIC}:7", "--to-latest"], f"there is no partition {TOPIC}-7: topic {TOPIC} has 2"),
-        (["--topic", "unborn", "--to-latest"], "there is no partition unborn-0: topic unborn has 0"),
+        (["--topic", "missing", "--to-latest"], "there is no partition missing-0: topic missing has 0"),
         (["--topic", TOPIC, "--shift-by", 1], f"{TOPIC}-1: the group has no committed offset there to shift"),
         (["--all-topics", "--to-datetime", "soon"], "--to-datetime 'soon': give a time"),
     ):
