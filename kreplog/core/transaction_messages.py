@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kreplog.core.group_messages import partition_of_group
+from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The internal topic with the state of all transactional ids."""
+
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""Topics that coordinators write to, and nobody else."""
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

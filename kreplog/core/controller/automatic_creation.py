@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, InvalidTopicError
 from kreplog.types import check_topic
 
@@ -24,7 +24,7 @@ RETRY_MS = 1000
 """Minimum between two attempts to create a topic: its clients repeat their requests several times a second, also while
 the metadata of a created one are on their way."""
 
-INTERNAL = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
+INTERNAL = INTERNAL_TOPICS | {"__share_group_state", "__cluster_metadata"}
 """Topics that coordinators create, with settings of their own."""
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from kreplog.core.effects import Reply, Steps
-from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, DeleteRecordsRequest, FetchPartition
 from kreplog.core.replication.delayed import DelayedDeletion, DelayedDeletions
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, OffsetOutOfRangeError, StorageError
 from kreplog.types import NO_EPOCH, TopicPartition
 
@@ -59,7 +58,7 @@ class Deletions:
 
     def _is_internal(self, partition: TopicPartition) -> bool:
         """Its records are the only copy of the committed offsets. Source: Kafka, ReplicaManager.deleteRecords."""
-        return partition.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+        return partition.topic in INTERNAL_TOPICS
 
     def settle(self, topic_partition: TopicPartition) -> Steps[None]:
         """Complete what waits for this partition if all its live replicas have deleted, or it is no longer led here."""

@@ -39,7 +39,7 @@ from kreplog.core.events import (
     StoreReplied,
     Tick,
 )
-from kreplog.core.group_messages import OFFSETS_TOPIC, GroupRequest
+from kreplog.core.group_messages import GroupRequest
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
     ControlRequest,
@@ -77,7 +77,7 @@ from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, Parti
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.replication.replica_fetcher import ReplicaFetcher
 from kreplog.core.replication.role import Role
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
+from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionRequest
 from kreplog.errors import (
     ErrorCode,
     InvariantError,
@@ -578,7 +578,7 @@ class ReplicaManager:
             yield from self._fetches.wake(topic_partition, now_ms)
 
     def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
-        if partition.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        if partition.topic in INTERNAL_TOPICS:
             self.coordinator_events.append(LeadershipChanged(partition, leader_epoch, end))
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:

@@ -21,9 +21,8 @@ from kreplog.core import nodes
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
-from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.transaction_messages import (
-    TRANSACTIONS_TOPIC,
+    INTERNAL_TOPICS,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TransactionRequest,
@@ -375,7 +374,7 @@ class AdminHandlers:
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
-        if topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        if topic.name in INTERNAL_TOPICS:
             raise RefusedError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"topic {topic.name} keeps its {first} partitions: with another number groups and transactions would "

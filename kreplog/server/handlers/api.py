@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.events import Received
-from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
+from kreplog.core.group_messages import JoinGroupRequest
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -33,7 +33,7 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
+from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionRequest
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
@@ -71,9 +71,6 @@ MAX_DELETION_MS = 3_600_000
 
 MARKER_TIMEOUT_MS = 10_000
 """How long the in-sync replicas may take to have the markers of a transaction."""
-
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""The topics that coordinators write."""
 
 REPLICAS_PER_ITERATION = 20
 """Replicas that are created or deleted in one event loop iteration: each takes up to a millisecond."""

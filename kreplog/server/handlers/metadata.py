@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
-from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
@@ -301,7 +300,7 @@ def _topic_fields(view: TopicView) -> Fields:
         "error_code": 0,
         "name": view.name,
         "topic_id": view.topic_id,
-        "is_internal": view.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC),
+        "is_internal": view.name in INTERNAL_TOPICS,
     }
 
 

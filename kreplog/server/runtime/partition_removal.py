@@ -6,10 +6,8 @@ from __future__ import annotations
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import remove_partitions_operations
-from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import NodeExistsError, NoNodeError, UsageError
-
-_INTERNAL = (OFFSETS_TOPIC, "__transaction_state")
 
 _ATTEMPTS = 20
 """Another administrator, or the controller, may change the requests in between."""
@@ -21,7 +19,7 @@ def request_removal(session: Session, topic: str, keep: int) -> list[int]:
     Only the last ones: clients map keys to the numbers from 0 to the number of partitions. Raises UsageError for a
     topic that does not exist or is internal, InvalidPartitionsError, CoordinationError.
     """
-    if topic in _INTERNAL:
+    if topic in INTERNAL_TOPICS:
         raise UsageError(f"{topic} is internal: its records are found by the number of its partitions, which stays")
     path = nodes.topic(topic)
     for attempt in range(_ATTEMPTS):
