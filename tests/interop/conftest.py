@@ -40,14 +40,20 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
 
 
 @pytest.fixture(scope="session")
-def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that serves; killed at the end if it still runs."""
+def one_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Made once; killed at the end if it still runs."""
     made = Broker(kafka, tmp_path_factory.mktemp("broker"))
     try:
-        made.start()
         yield made
     finally:
         made.kill()
+
+
+@pytest.fixture(scope="module")
+def broker(one_broker: Broker) -> Broker:
+    """A broker that serves when a module begins, also where an earlier one has stopped it."""
+    one_broker.start()
+    return one_broker
 
 
 @pytest.fixture(scope="module", params=[None, NEWEST], ids=["pom", NEWEST])
