@@ -1,4 +1,4 @@
-"""Produce to a cluster and consume from it with aiokafka. Usage: python cluster_aiokafka.py HOST:PORT TOPIC"""
+"""Produce to a cluster and consume from it with aiokafka. Usage: python cluster_aiokafka.py [HOST:PORT [TOPIC]]"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def run(bootstrap: str, topic: str) -> None:
             print(record.offset, record.value)
 
 
-def main(bootstrap: str, topic: str) -> None:
+def main(bootstrap: str = "127.0.0.1:9092", topic: str = "orders") -> None:
     asyncio.run(run(bootstrap, topic))
 
 

@@ -1,6 +1,6 @@
 """Produce to a cluster and consume from it with confluent-kafka.
 
-Usage: python cluster_confluent_kafka.py HOST:PORT TOPIC
+Usage: python cluster_confluent_kafka.py [HOST:PORT [TOPIC]]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def delivered(error: KafkaError | None, message: Message) -> None:
     print("offset", message.offset())
 
 
-def main(bootstrap: str, topic: str) -> None:
+def main(bootstrap: str = "127.0.0.1:9092", topic: str = "orders") -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
     for number in range(3):
         producer.produce(topic, b"record %d" % number, partition=0, on_delivery=delivered)

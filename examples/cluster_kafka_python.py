@@ -1,6 +1,6 @@
 """Produce to a cluster and consume from it with kafka-python.
 
-Usage: python cluster_kafka_python.py HOST:PORT TOPIC
+Usage: python cluster_kafka_python.py [HOST:PORT [TOPIC]]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 
-def main(bootstrap: str, topic: str) -> None:
+def main(bootstrap: str = "127.0.0.1:9092", topic: str = "orders") -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     sent = [producer.send(topic, b"record %d" % number, partition=0) for number in range(3)]
     print("offsets", [future.get(timeout=30).offset for future in sent])

@@ -25,4 +25,4 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(*sys.argv[1:] or sys.exit(__doc__)))

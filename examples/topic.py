@@ -24,4 +24,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:] or sys.exit(__doc__))

@@ -37,11 +37,10 @@ ON_A_CLUSTER = {
 WITH_SPARK = {"spark_batch": ["alice 8", "bob 4"]}
 
 
-def lines_of(name: str, *arguments: str) -> list[str]:
-    """What the example prints."""
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KREPLOG_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "spark")])
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -50,6 +49,11 @@ def lines_of(name: str, *arguments: str) -> list[str]:
         timeout=WITHIN_S,
         check=False,
     )
+
+
+def lines_of(name: str, *arguments: str) -> list[str]:
+    """What the example prints."""
+    done = run(name, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -61,6 +65,13 @@ def test_each_is_run_here() -> None:
 @pytest.mark.parametrize("name", IN_A_DIRECTORY)
 def test_in_a_directory(name: str, tmp_path: Path) -> None:
     assert lines_of(name, str(tmp_path)) == IN_A_DIRECTORY[name]
+
+
+@pytest.mark.parametrize("name", IN_A_DIRECTORY)
+def test_without_a_directory_the_usage_is_shown(name: str) -> None:
+    done = run(name)
+    assert done.returncode == 1 and f"Usage: python {name}.py DIRECTORY" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -354,7 +354,7 @@ cdef class Segment:
         except StorageError as unreadable:
             reason = str(unreadable)
         if reason is None:
-            if not self.sealed and not self.mappable:
+            if not self.sealed and not self.writable:
                 self._drop_unsettled()
             for index in (self.offsets, self.times):
                 reason = self._fault_of(index)
@@ -367,7 +367,7 @@ cdef class Segment:
         return 0
 
     def _drop_unsettled(self):
-        """Leave out the last entries that a running broker has half written, or made for bytes not looked at yet."""
+        """Leave out the last entries that a writer at work has half written, or made for bytes not looked at yet."""
         cdef OffsetIndex offsets = self.offsets
         cdef TimeIndex times = self.times
         cdef Py_ssize_t last = offsets.count - 1

@@ -486,6 +486,26 @@ def test_a_reader_outlives_a_broker_that_cuts_its_indexes(tmp_path: Path) -> Non
     assert result_of(read) == [b"value-%d" % number for number in range(250, 500)]
 
 
+def test_a_reader_takes_no_entries_of_bytes_it_has_not_looked_at_for_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a writer at work the index may be newer than the end that the reader knows; to make it anew from the
+    log would cost each reader a pass over the segment."""
+    path, copy = tmp_path / NAME, tmp_path / "copy" / NAME
+    with Log.open(path, CONFIG) as log:
+        for number in range(2000):
+            log.append(b"value", timestamp_ms=NOW + number)
+        shutil.copytree(path, copy)
+        for number in range(2000, 4000):
+            log.append(b"value", timestamp_ms=NOW + number)
+        for index in path.glob("*index"):
+            shutil.copy(index, copy)
+    with Log.open(copy, read_only=True) as log:
+        assert [record.offset for record in log.read(start=1997)] == [1997, 1998, 1999]
+        assert log.offset_for_timestamp(NOW + 1500) == 1500
+    assert not caplog.records, caplog.text
+
+
 def test_the_logs_of_a_data_directory_read_its_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else opening them takes a time that grows with the square of their number. Written anew, it is read anew."""
     reads: list[str] = []
