@@ -22,7 +22,7 @@ from pathlib import Path
 from kreplog import Log, LogConfig
 from kreplog.managed_log import ManagedLog
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by, result_of
+from tests.faults.forked import ends_by, result_of, shares
 from tests.faults.kills_and_cut import CUT_SLACK, DEATHS
 from tests.faults.shadow import Shadow
 
@@ -226,11 +226,11 @@ def play(world: World) -> tuple[int, int]:
     return deaths, len(images)
 
 
-def main(directory: Path, kind: str, first: int, seeds: int) -> None:
-    logging.getLogger("kreplog").setLevel(logging.CRITICAL)
+def seeds_in_turn(directory: Path, kind: str, seeds: range) -> tuple[int, int]:
+    """Play these seeds; returns deaths and images."""
     log_class = ManagedLog if kind == "managed" else Log
     deaths = images = 0
-    for seed in range(first, first + seeds):
+    for seed in seeds:
         world = World(directory / f"seed-{seed}", log_class, f"{kind}-{seed}")
         world.folder.mkdir()
         try:
@@ -239,6 +239,15 @@ def main(directory: Path, kind: str, first: int, seeds: int) -> None:
             raise AssertionError(f"seed {seed}, {kind}: {error}") from error
         deaths, images = deaths + counts[0], images + counts[1]
         shutil.rmtree(world.folder)
+    return deaths, images
+
+
+def main(directory: Path, kind: str, first: int, seeds: int) -> None:
+    logging.getLogger("kreplog").setLevel(logging.CRITICAL)
+    numbers = range(first, first + seeds)
+    deaths, images = map(
+        sum, zip(*shares(lambda share, step: seeds_in_turn(directory, kind, numbers[share::step])), strict=True)
+    )
     print(f"seeds={seeds} from {first} deaths={deaths} images={images}")
 
 

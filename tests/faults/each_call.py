@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 import sys
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from kreplog import Log
 from tests.faults import script
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, ends_by, finish, result_of, start
+from tests.faults.forked import acknowledge, ends_by, finish, result_of, shares, start
 
 MODES = {"kill": (faults.ALL_WRITES, faults.KILL_BEFORE), "halfway": (faults.WRITE, faults.KILL_HALFWAY)}
 
@@ -46,13 +47,12 @@ def look(path: Path) -> script.State:
         return found
 
 
-def deaths_in_script(directory: Path, mode_name: str) -> int:
-    """Kill at each call of the script; return how many calls there were."""
+def deaths_in_script(directory: Path, mode_name: str, first: int, step: int) -> int:
+    """Kill at the calls first, first + step, ... of the script; return how many of them there were."""
     kinds, mode = MODES[mode_name]
     steps = list(script.steps())
-    nth = 0
-    while True:
-        nth += 1
+    deaths = 0
+    for nth in count(first, step):
         path = directory / f"{mode_name}-{nth}" / "each-0"
         path.parent.mkdir()
         pid, pipe = start(partial(play, path, kinds, nth, mode))
@@ -66,7 +66,9 @@ def deaths_in_script(directory: Path, mode_name: str) -> int:
             assert steps[done].may_leave(found), f"call {nth}, in step {done} {steps[done]}: found {found}"
         shutil.rmtree(path.parent)
         if code == 0:
-            return nth - 1
+            break
+        deaths += 1
+    return deaths
 
 
 def deaths_in_recovery(directory: Path, mode_name: str) -> int:
@@ -97,7 +99,7 @@ def deaths_in_recovery(directory: Path, mode_name: str) -> int:
 
 
 def main(directory: Path, mode_name: str) -> None:
-    in_script = deaths_in_script(directory, mode_name)
+    in_script = sum(shares(lambda share, step: deaths_in_script(directory, mode_name, share + 1, step)))
     in_recovery = deaths_in_recovery(directory, mode_name)
     print(f"in_script={in_script} in_recovery={in_recovery}")
 

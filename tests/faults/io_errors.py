@@ -13,12 +13,13 @@ import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from kreplog import Log, errors
 from tests.faults import script
 from tests.faults import shim as faults
-from tests.faults.forked import result_of
+from tests.faults.forked import result_of, shares
 
 
 @dataclass(frozen=True)
@@ -159,15 +160,13 @@ def reading(directory: Path) -> None:
     print(f"calls={calls} reported={reported}")
 
 
-def main(directory: Path, name: str) -> None:
-    if name == "reading":
-        reading(directory)
-        return
+def failing_in_turn(directory: Path, name: str, first: int, step: int) -> tuple[int, int, int]:
+    """Let the calls first, first + step, ... fail. Returns how many there were, how many errors were raised, and how
+    many steps were made again."""
     failure = FAILURES[name]
     steps = list(script.steps())
-    nth = reported = again = 0
-    while True:
-        nth += 1
+    calls = reported = again = 0
+    for nth in count(first, step):
         path = directory / f"{name}-{nth}" / "io-0"
         path.parent.mkdir()
         outcome = result_of(partial(play, path, failure, nth))
@@ -187,11 +186,21 @@ def main(directory: Path, name: str) -> None:
             except AssertionError as error:
                 raise AssertionError(f"{where}, {look.__name__}: {error}") from error
         shutil.rmtree(path.parent)
+        if not outcome.fired:
+            break
+        calls += 1
         reported += bool(outcome.raised)
         again += outcome.again
-        if not outcome.fired:
-            print(f"calls={nth - 1} reported={reported} again={again}")
-            return
+    return calls, reported, again
+
+
+def main(directory: Path, name: str) -> None:
+    if name == "reading":
+        reading(directory)
+        return
+    counts = shares(lambda share, step: failing_in_turn(directory, name, share + 1, step))
+    calls, reported, again = map(sum, zip(*counts, strict=True))
+    print(f"calls={calls} reported={reported} again={again}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from kreplog._native import batch
 from kreplog.managed_log import ManagedLog
 from tests.faults import content
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by, result_of
+from tests.faults.forked import ends_by, result_of, shares
 from tests.faults.script import CONFIG, TIMESTAMP, State, survey
 from tests.faults.shadow import Shadow
 
@@ -369,11 +369,12 @@ def config_of(mode: str) -> LogConfig:
     return replace(CONFIG, flush_messages=1) if "every-append" in mode else CONFIG
 
 
-def main(directory: Path, mode: str, first: int, seeds: int) -> None:
+def seeds_in_turn(directory: Path, mode: str, numbers: range) -> tuple[int, int, list[str]]:
+    """Play these seeds; returns deaths, images, and what failed."""
     config = config_of(mode)
     deaths = images = 0
     failed: list[str] = []
-    for number in range(first, first + seeds):
+    for number in numbers:
         folder = directory / f"{mode}-{number}"
         world = World(folder, config, class_of(mode), f"{mode}-{number}")
         body: Callable[[], tuple[int, int]] = partial(play, world)
@@ -384,6 +385,14 @@ def main(directory: Path, mode: str, first: int, seeds: int) -> None:
             continue
         deaths, images = deaths + killed, images + checked
         shutil.rmtree(folder)
+    return deaths, images, failed
+
+
+def main(directory: Path, mode: str, first: int, seeds: int) -> None:
+    numbers = range(first, first + seeds)
+    played = shares(lambda share, step: seeds_in_turn(directory, mode, numbers[share::step]))
+    deaths, images = sum(each[0] for each in played), sum(each[1] for each in played)
+    failed = [line for each in played for line in each[2]]
     print(f"seeds={seeds} from {first} deaths={deaths} images={images} failed={len(failed)}")
     assert not failed, "\n".join(failed)
 

@@ -90,7 +90,9 @@ class Client:
     def unread(self) -> set[tuple[str, int, bytes]]:
         """Acknowledged records that a consumer does not find."""
         missing = set(self.acknowledged)
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+        )
         try:
             places = {(topic, partition) for topic, partition, _ in missing}
             consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in sorted(places)])
