@@ -17,12 +17,12 @@ def crash(folder: Path, shim: Path, stride: int, damages: str) -> tuple[int, int
     return deaths, openings
 
 
-def test_crashes_and_a_damaged_ledger(tmp_path: Path, shim: Path) -> None:
-    deaths, openings = crash(tmp_path, shim, 9, "some")
+def test_crashes_and_a_damaged_ledger(folder: Path, shim: Path) -> None:
+    deaths, openings = crash(folder, shim, 9, "some")
     assert deaths > 12 and openings > 2 * deaths
 
 
 @pytest.mark.long
-def test_a_crash_at_each_step_and_damage_of_each_byte(tmp_path: Path, shim: Path) -> None:
-    deaths, openings = crash(tmp_path, shim, 1, "all")
+def test_a_crash_at_each_step_and_damage_of_each_byte(folder: Path, shim: Path) -> None:
+    deaths, openings = crash(folder, shim, 1, "all")
     assert deaths > 80 and openings > 100 * deaths
