@@ -206,6 +206,7 @@ class Log(SegmentedLog):
         strict: bool = False,
         new_producers: bool = True,
         transactional: bool = False,
+        sequenced: bool = True,
     ) -> AppendInfo:
         """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
 
@@ -215,12 +216,13 @@ class Log(SegmentedLog):
         start with sequence 0; otherwise it may start anywhere, since its state may have expired (KIP-360).
         new_producers: whether batches of unknown producers are accepted. transactional: whether one may be of a
         transaction, which begins with the producer's first such batch and ends with append_transaction_marker.
+        sequenced: False for what a coordinator writes for a producer, whose sequence numbers are not checked then.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
         InvalidRecordError (a compacted log needs keys), InvalidTimestampError, OutOfOrderSequenceError,
         ProducerFencedError, DuplicateSequenceError, InvalidTransactionStateError, FencedLeaderEpochError,
         TooManyProducersError (nothing written), LogFailedError, LogClosedError.
         """
-        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers, transactional)
+        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers, transactional, sequenced)
 
     def append_transaction_marker(
         self,

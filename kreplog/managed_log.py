@@ -13,6 +13,7 @@ from kreplog._native.directory import OWNER_LOCK, show_lock
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
+from kreplog._native.markers import committed_of
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog._native.state import STATE_NAME
@@ -29,6 +30,7 @@ __all__ = [
     "atomic_write",
     "build",
     "close_idle_files",
+    "committed_of",
     "decode_values",
     "end_of",
     "error_of",

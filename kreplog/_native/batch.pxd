@@ -302,6 +302,7 @@ cdef class BatchBuilder:
         self, int64_t base_offset, int32_t leader_epoch, int codec, bint log_append_time, int64_t producer_id,
         int16_t producer_epoch, int32_t base_sequence
     ) except -1
+    cdef void mark(self, int attributes) noexcept
     cdef void reset(self) noexcept
     cdef int refuse_length(self) except -1
 

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from kreplog._native.compression cimport compressed_pieces, decompress, inflated_bound
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.cursor cimport store16, store32, store64, write_varint
+from kreplog._native.cursor cimport load16, store16, store32, store64, write_varint
 
 from kreplog._native.compression import CODECS
 from kreplog.errors import (
@@ -425,6 +425,11 @@ cdef class BatchBuilder:
         self.start = self.length
         return 0
 
+    cdef void mark(self, int attributes) noexcept:
+        """Set attributes of the one finished batch that the buffer holds."""
+        store16(self.buffer + 21, load16(self.buffer + 21) | <uint16_t> attributes)
+        store32(self.buffer + 17, crc32c_update(0, self.buffer + CRC_START, self.length - CRC_START))
+
 
 cpdef int codec_id(name) except -1:
     """The codec id of a name ("none", "gzip", "snappy", "lz4", "zstd"). Raises ArgumentTypeError, UsageError."""
@@ -448,11 +453,13 @@ cdef int64_t _stamp(object value) except? -1:
 
 def build(
     values, keys=None, timestamps_ms=None, headers=None, *, int64_t base_offset=0, int32_t leader_epoch=0,
-    int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1, str compression="none"
+    int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1, str compression="none",
+    bint transactional=False
 ):
     """One encoded batch as bytes, for `Log.append_batches` and tests.
 
     values, keys, timestamps_ms, headers: parallel sequences; keys and headers default to none, timestamps to now.
+    transactional: it is of the producer's transaction.
     Raises UsageError (no records, lengths differ), ArgumentTypeError, UnsupportedCompressionError.
     """
     cdef BatchBuilder builder = BatchBuilder()
@@ -480,6 +487,8 @@ def build(
         encoded = None if headers is None or not headers[i] else encode_headers(headers[i])
         builder.add(now if timestamps_ms is None else _stamp(timestamps_ms[i]), key, value, encoded)
     builder.finish(base_offset, leader_epoch, codec, False, producer_id, producer_epoch, base_sequence)
+    if transactional:
+        builder.mark(TRANSACTIONAL)
     return PyBytes_FromStringAndSize(<char*> builder.buffer, builder.length)
 
 

@@ -19,6 +19,7 @@ def append_batches(
     strict: bool = False,
     new_producers: bool = True,
     transactional: bool = False,
+    sequenced: bool = True,
 ) -> AppendInfo: ...
 def append_marker(
     log: SegmentedLog,

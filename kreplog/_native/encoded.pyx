@@ -139,7 +139,8 @@ cdef struct Totals:
 
 
 def append_batches(
-    SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True, bint transactional=False
+    SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True, bint transactional=False,
+    bint sequenced=True
 ):
     """See Log.append_batches."""
     cdef InspectedBatches prechecked = buffer if isinstance(buffer, InspectedBatches) else None
@@ -160,9 +161,12 @@ def append_batches(
         assign_offsets(log, prechecked, epoch, now, transactional, &header, &totals)
         duplicate = None
         if header.producer_id >= 0:
-            duplicate = log.producers.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, strict,
-            )
+            if sequenced:
+                duplicate = log.producers.check(
+                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, strict,
+                )
+            else:
+                log.producers.check_epoch(header.producer_id, header.producer_epoch)
             if duplicate is None and log.first_unstable != INT64_MAX:
                 log.producers.check_transaction(header.producer_id, totals.transactional >= 0)
             log.producers.admit(header.producer_id, now, log.config.max_producer_ids, new_producers)
@@ -500,10 +504,7 @@ def append_marker(
         builder.begin()
         builder.add(now, key, value, None)
         builder.finish(offset, epoch, 0, log.log_append_time, producer_id, producer_epoch, -1)
-        store16(builder.buffer + 21, <unsigned short> (
-            TRANSACTIONAL | CONTROL | (LOG_APPEND_TIME if log.log_append_time else 0)
-        ))
-        store32(builder.buffer + 17, crc32c_update(0, builder.buffer + CRC_START, builder.length - CRC_START))
+        builder.mark(TRANSACTIONAL | CONTROL)
         totals.next_offset = offset + 1
         totals.max_timestamp = now
         totals.transactional = -1

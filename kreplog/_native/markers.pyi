@@ -1,1 +1,3 @@
-# Used by other native modules through its .pxd; nothing here is for Python callers.
+from typing_extensions import Buffer
+
+def committed_of(buffer: Buffer) -> bool | None: ...

@@ -9,14 +9,17 @@ Source: KIP-98, Kafka's ControlRecordType and EndTransactionMarker.
 from libc.stdint cimport int16_t, int32_t, uint8_t
 
 from kreplog._native.batch cimport (
+    BATCH_OK,
     HEADER_SIZE,
     BatchHeader,
     RecordCursor,
     RecordView,
     batch_size,
     codec_of,
+    is_control,
     next_record,
     open_records,
+    read_header,
 )
 from kreplog._native.cursor cimport load16, load32
 
@@ -39,3 +42,18 @@ cdef bint read_marker(const uint8_t* batch, const BatchHeader* h, Marker* out) n
     out.committed = kind == COMMIT
     out.coordinator_epoch = <int32_t> load32(record.value + 2)
     return kind == ABORT or kind == COMMIT
+
+
+def committed_of(buffer):
+    """Whether the marker that `buffer` begins with commits; None if that batch is no marker. No CRC is checked.
+
+    buffer: whole batches, as `decode` has checked them.
+    """
+    cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
+    cdef BatchHeader h
+    cdef Marker marker
+    if data.shape[0] < HEADER_SIZE or read_header(&data[0], data.shape[0], &h) != BATCH_OK:
+        return None
+    if batch_size(&h) > data.shape[0] or not is_control(&h) or not read_marker(&data[0], &h, &marker):
+        return None
+    return bool(marker.committed)

@@ -181,6 +181,20 @@ cdef class ProducerState:
                 f"{producer.transaction}: end the transaction first", offset=producer.transaction
             )
 
+    cpdef object check_epoch(self, int64_t producer_id, int16_t epoch):
+        """Check a batch that a coordinator appends for a producer: it has no sequence of its own.
+
+        Raises ProducerFencedError for an older epoch, UsageError for negative numbers.
+        """
+        cdef ProducerEntry producer = self._producers.get(producer_id)
+        if producer_id < 0 or epoch < 0:
+            raise UsageError(f"producer {producer_id}, epoch {epoch}: neither is negative in a transaction")
+        if producer is not None and epoch < producer.epoch:
+            raise ProducerFencedError(
+                f"a batch for producer {producer_id} has epoch {epoch}, but epoch {producer.epoch} has begun: another "
+                "instance took over, so this one must stop"
+            )
+
     cpdef object check_marker(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch):
         """Check a marker of a coordinator, to be appended.
 

@@ -71,7 +71,7 @@ class AppendAsLeader:
     """Validate a producer's encoded batches, assign offsets and leader_epoch, append.
 
     strict: an idempotent producer that the log does not know must begin with sequence number 0. transactional: a batch
-    may be of a transaction.
+    may be of a transaction. sequenced: False for a coordinator's batch, which has no sequence number of its producer.
     Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
     (nothing written), ResourceExhaustedError (nothing written, retriable), LogFailedError (the replica is lost).
     """
@@ -81,6 +81,7 @@ class AppendAsLeader:
     leader_epoch: int
     strict: bool = False
     transactional: bool = False
+    sequenced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,13 +369,15 @@ class SendShutdown:
 @dataclass(frozen=True, slots=True)
 class AppendGroupRecords:
     """Append one batch of records to a partition of the coordinator's topic with acks=all, if this broker still leads
-    it in that epoch; a GroupRecordsAppended with `tag` follows. records: LogRecord, or TransactionRecord."""
+    it in that epoch; a GroupRecordsAppended with `tag` follows. records: LogRecord, or TransactionRecord.
+    transactional: all are PendingOffsetRecord of one producer, and the batch is of its transaction."""
 
     tag: int
     partition: TopicPartition
     leader_epoch: int
     records: tuple[Any, ...]
     timeout_ms: int
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,8 +189,20 @@ class PartitionsDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerCommitted:
+    """The marker of a transaction, at `offset` of a partition of `__consumer_offsets` that this broker leads, is in all
+    in-sync replicas. committed: whether it commits the transaction."""
+
+    partition: TopicPartition
+    producer_id: int
+    committed: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRecordsAppended:
-    """The outcome of an AppendGroupRecords. base_offset: of its first record."""
+    """The outcome of an AppendGroupRecords. base_offset: of its first record; -1 with an error, unless they are in the
+    log and may still be committed."""
 
     tag: int
     error: ErrorCode
@@ -241,6 +253,7 @@ Event = (
     | PeerUnreachable
     | LeadershipChanged
     | PartitionsDeleted
+    | MarkerCommitted
     | GroupRecordsAppended
     | MarkersAnswered
     | GroupRecordsRead

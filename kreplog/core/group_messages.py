@@ -192,6 +192,27 @@ class OffsetCommitResponse:
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommitRequest:
+    """Commit offsets with a producer's transaction: they are pending until it is committed, and dropped if it is
+    aborted (KIP-98). generation_id, member_id, instance_id: of the consumer that has read them, or as for a commit from
+    outside of the group where the producer does not know it (before KIP-447)."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    generation_id: int
+    member_id: str
+    instance_id: str | None
+    partitions: tuple[CommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommitResponse:
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
 class OffsetFetchGroup(NamedTuple):
     """partitions: None for all that have a committed offset."""
 
@@ -201,18 +222,22 @@ class OffsetFetchGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
-    """The committed offsets of groups; several in versions from 8 on."""
+    """The committed offsets of groups; several in versions from 8 on. require_stable: none of a partition that has a
+    pending one, which a transaction may still commit (KIP-447)."""
 
     groups: tuple[OffsetFetchGroup, ...]
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffsets:
-    """error: of the group; then offsets has none. An offset is NO_OFFSET where none was committed."""
+    """error: of the group; then offsets has none. An offset is NO_OFFSET where none was committed, and for those that
+    are unstable: UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     error: ErrorCode
     offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...] = ()
+    unstable: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +332,7 @@ GroupRequest = (
     | HeartbeatRequest
     | LeaveGroupRequest
     | OffsetCommitRequest
+    | TxnOffsetCommitRequest
     | OffsetFetchRequest
     | OffsetDeleteRequest
     | DescribeGroupsRequest
@@ -321,6 +347,7 @@ GroupResponse = (
     | HeartbeatResponse
     | LeaveGroupResponse
     | OffsetCommitResponse
+    | TxnOffsetCommitResponse
     | OffsetFetchResponse
     | OffsetDeleteResponse
     | DescribeGroupsResponse
@@ -366,10 +393,27 @@ class OffsetRecord(NamedTuple):
     value: OffsetAndMetadata | None
 
 
+class PendingOffsetRecord(NamedTuple):
+    """An offset that the end of its producer's transaction commits or drops."""
+
+    group_id: str
+    partition: TopicPartition
+    value: OffsetAndMetadata
+    producer_id: int
+    producer_epoch: int
+
+
+class MarkerRecord(NamedTuple):
+    """The marker that ends the transaction of a producer."""
+
+    producer_id: int
+    committed: bool
+
+
 class GroupRecord(NamedTuple):
     group_id: str
     value: GroupMetadata | None
 
 
-LogRecord = OffsetRecord | GroupRecord
+LogRecord = OffsetRecord | PendingOffsetRecord | MarkerRecord | GroupRecord
 """A record of `__consumer_offsets`."""

@@ -263,14 +263,17 @@ class TransactionalProduce(ProduceRequest):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorProduce(ProduceRequest):
-    """An append of this broker's own coordinator, which is void unless the partitions are led in that epoch."""
+    """An append of this broker's own coordinator, which is void unless the partitions are led in that epoch.
+    transactional: a batch may be of a producer's transaction."""
 
     current_leader_epoch: int = NO_EPOCH
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """base_offset: of the first record, for a duplicate too; -1 with an error."""
+    """base_offset: of the first record, for a duplicate too; -1 with an error, unless it was appended all the same and
+    may still be committed."""
 
     partition: TopicPartition
     error: ErrorCode

@@ -66,6 +66,21 @@ class AddPartitionsToTxnResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class AddOffsetsToTxnRequest:
+    """The transaction, which begins with this if none is open, commits offsets of this group too."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsetsToTxnResponse:
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
 class EndTxnRequest:
     transactional_id: str
     producer_id: int
@@ -78,10 +93,10 @@ class EndTxnResponse:
     error: ErrorCode
 
 
-TransactionRequest = InitProducerIdRequest | AddPartitionsToTxnRequest | EndTxnRequest
+TransactionRequest = InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 """A request to the coordinator of a transactional id."""
 
-TransactionResponse = InitProducerIdResponse | AddPartitionsToTxnResponse | EndTxnResponse
+TransactionResponse = InitProducerIdResponse | AddPartitionsToTxnResponse | AddOffsetsToTxnResponse | EndTxnResponse
 
 
 @dataclass(frozen=True, slots=True)

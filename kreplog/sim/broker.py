@@ -385,10 +385,9 @@ class BrokerProcess:
     def _end_of_records(self, _runner: CoreRunner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
         return self.cluster.disks.codec.end_of(effect.records)
 
-    def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> None:
+    def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> int | None:
         log = self.disk.log(effect.partition)
-        if log is not None:
-            log.advance_high_watermark(effect.offset)
+        return None if log is None else log.advance_high_watermark(effect.offset)
 
     def _flush(self, _runner: CoreRunner, effect: effects.Flush) -> None:
         log = self.disk.log(effect.partition)

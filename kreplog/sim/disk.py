@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from kreplog.core.effects import LogState
+from kreplog.core.messages import TransactionMarker
 from kreplog.errors import LogClosedError, LogFailedError, ResourceExhaustedError, check
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.native_log import NativeLog
@@ -52,8 +53,10 @@ class ReplicaLog(Protocol):
     def state(self) -> LogState: ...
 
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool = False
+        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
     ) -> tuple[AppendInfo, LogState]: ...
+
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> tuple[AppendInfo, LogState]: ...
 
     def append_as_follower(self, records: Any) -> LogState: ...
 
@@ -69,11 +72,13 @@ class ReplicaLog(Protocol):
 
     def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
 
+    def read_stable(self, offset: int, limit: int, max_bytes: int) -> Any: ...
+
     def size_from(self, offset: int) -> int: ...
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int]: ...
 
-    def advance_high_watermark(self, offset: int) -> None: ...
+    def advance_high_watermark(self, offset: int) -> int | None: ...
 
     def flush(self) -> int:
         """Make all appended records durable; return the recovery point."""
@@ -92,7 +97,12 @@ class _Files(Protocol):
     def recovery_point(self) -> int: ...
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]: ...
-    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool) -> AppendInfo: ...
+    @property
+    def first_unstable(self) -> int | None: ...
+    def append_as_leader(
+        self, records: Any, leader_epoch: int, strict: bool, transactional: bool, sequenced: bool
+    ) -> AppendInfo: ...
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo: ...
     def append_as_follower(self, records: Any) -> None: ...
     def assign_leader_epoch(self, epoch: int) -> None: ...
     def truncate_to(self, offset: int) -> None: ...
@@ -100,6 +110,7 @@ class _Files(Protocol):
     def delete_records_before(self, offset: int) -> None: ...
     def enforce_retention(self, keep_bytes: int) -> None: ...
     def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
+    def read_stable(self, offset: int, limit: int, max_bytes: int) -> Any: ...
     def size_from(self, offset: int) -> int: ...
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]: ...
     def advance_high_watermark(self, offset: int) -> None: ...
@@ -196,17 +207,27 @@ class DiskLog:
 
     def state(self) -> LogState:
         files = self._open()
-        return LogState(files.leo, files.log_start, files.epochs)
+        return LogState(files.leo, files.log_start, files.epochs, files.first_unstable)
 
     @property
     def high_watermark(self) -> int:
         return self._open().high_watermark
 
-    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool = False) -> tuple[AppendInfo, LogState]:
+    def append_as_leader(
+        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
+    ) -> tuple[AppendInfo, LogState]:
         files = self._open()
         start = files.leo
         tear = self._begin_write()
-        info = files.append_as_leader(records, leader_epoch, strict)
+        info = files.append_as_leader(records, leader_epoch, strict, transactional, sequenced)
+        self._appended(start, tear)
+        return info, self.state()
+
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> tuple[AppendInfo, LogState]:
+        files = self._open()
+        start = files.leo
+        tear = self._begin_write()
+        info = files.append_marker(marker, leader_epoch)
         self._appended(start, tear)
         return info, self.state()
 
@@ -246,19 +267,24 @@ class DiskLog:
     def read(self, offset: int, limit: int, max_bytes: int) -> Any:
         return self._open().read(offset, limit, max_bytes)
 
+    def read_stable(self, offset: int, limit: int, max_bytes: int) -> Any:
+        return self._open().read_stable(offset, limit, max_bytes)
+
     def size_from(self, offset: int) -> int:
         return self._open().size_from(offset)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int]:
         return self._open().offset_for_timestamp(timestamp)
 
-    def advance_high_watermark(self, offset: int) -> None:
-        """Also of a failed log: the high watermark is in memory, and commits do not depend on this replica."""
+    def advance_high_watermark(self, offset: int) -> int | None:
+        """Also of a failed log: the high watermark is in memory, and commits do not depend on this replica. Returns the
+        first unstable offset."""
         files = self._open()
         before = files.high_watermark
         files.advance_high_watermark(offset)
         if self._disk.observer is not None and offset > before:
             self._disk.observer.committed(self._disk.broker, self.partition, self, before)
+        return files.first_unstable
 
     def flush(self) -> int:
         files = self._open()

@@ -37,11 +37,17 @@ def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:
     return _on(disk, effect.partition).read(effect.offset, effect.limit, effect.max_bytes)
 
 
+def _read_stable(disk: Disk, effect: effects.ReadStable) -> Any:
+    disk.check_resources(effect.partition)
+    return _on(disk, effect.partition).read_stable(effect.offset, effect.limit, effect.max_bytes)
+
+
 LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.OpenLog: _open_log,
     effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(
-        e.records, e.leader_epoch, e.strict
+        e.records, e.leader_epoch, e.strict, e.transactional, e.sequenced
     ),
+    effects.AppendMarker: lambda disk, e: _on(disk, e.partition).append_marker(e.marker, e.leader_epoch),
     effects.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
     effects.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
     effects.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
@@ -49,6 +55,7 @@ LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
     effects.ReadLog: _read_log,
+    effects.ReadStable: _read_stable,
     effects.SizeFrom: _size_from,
     effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
     effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),

@@ -12,9 +12,12 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from kreplog.core.messages import TransactionMarker
 from kreplog.errors import (
+    CoordinatorFencedError,
     DuplicateSequenceError,
     FencedLeaderEpochError,
+    InvalidTransactionStateError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -23,6 +26,9 @@ from kreplog.errors import (
 from kreplog.sim.records import ModelBatch, ModelRecords
 from kreplog.types import AppendInfo
 
+MARKER_BYTES = 78
+"""Of a marker's batch in Kafka's encoding."""
+
 _REMEMBERED = 5
 _SEQUENCES = 1 << 31
 _LONGEST_RUN = 1 << 30
@@ -30,15 +36,27 @@ _LONGEST_RUN = 1 << 30
 
 class _Producer(NamedTuple):
     """The state of a producer id: its last batches in `epoch`, oldest first, each (first sequence, last sequence, first
-    offset, last offset), and the number of records up to the last that were in sequence."""
+    offset, last offset), and the number of records up to the last that were in sequence. transaction: where its open
+    one begins, -1 for none. coordinator_epoch: of its last marker."""
 
     epoch: int
     batches: tuple[tuple[int, int, int, int], ...]
     run: int
+    transaction: int = -1
+    coordinator_epoch: int = -1
 
     @property
     def expected(self) -> int:
         return (self.batches[-1][1] + 1) % _SEQUENCES if self.batches else 0
+
+
+class _Transaction(NamedTuple):
+    """One that has ended. marker: its offset."""
+
+    producer_id: int
+    first: int
+    marker: int
+    committed: bool
 
 
 class _Page(NamedTuple):
@@ -68,6 +86,7 @@ class ModelLog:
         self._active_bytes = 0
         self._producers: dict[int, _Producer] = {}
         self._snapshots: dict[int, dict[int, _Producer]] = {}
+        self._ended: list[_Transaction] = []
         self._page = _Page(0, 0, 0, ())
         self._power_lost = False
 
@@ -75,9 +94,36 @@ class ModelLog:
     def epochs(self) -> tuple[tuple[int, int], ...]:
         return self._epochs
 
+    @property
+    def first_unstable(self) -> int | None:
+        """Where the oldest transaction begins that is open, or whose marker is not committed."""
+        first = [each.first for each in self._ended if each.marker >= self.high_watermark]
+        first += [known.transaction for known in self._producers.values() if known.transaction >= 0]
+        return min(first, default=None)
+
     # The open log
 
-    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool = False) -> AppendInfo:
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo:
+        if leader_epoch < self._leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.name}: leader epoch {leader_epoch} is older than the log's {self._leader_epoch}",
+                partition=self.name,
+            )
+        known = self._producers.get(marker.producer_id)
+        if known is not None and marker.producer_epoch < known.epoch:
+            raise ProducerFencedError(f"{self.name}: a marker of epoch {marker.producer_epoch}, not {known.epoch}")
+        if known is not None and marker.coordinator_epoch < known.coordinator_epoch:
+            raise CoordinatorFencedError(f"{self.name}: a marker of coordinator epoch {marker.coordinator_epoch}")
+        if leader_epoch != self._last_epoch:
+            self._assign(leader_epoch)
+        at = self.leo
+        fields = at, at + 1, leader_epoch, marker.producer_id, marker.producer_epoch, -1, 0, MARKER_BYTES, ()
+        self._write([ModelBatch(*fields, True, marker)], MARKER_BYTES)
+        return AppendInfo(at, at, 1, MARKER_BYTES, 0, -1, False)
+
+    def append_as_leader(
+        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
+    ) -> AppendInfo:
         batches: tuple[ModelBatch, ...] = records.batches
         if leader_epoch < self._leader_epoch:
             raise FencedLeaderEpochError(
@@ -98,9 +144,16 @@ class ModelLog:
             at = end
         newest = max(batch.timestamp_ms for batch in batches)
         if first.producer_id >= 0:
-            known = self._check(first, count, strict)
+            if not transactional and first.transactional:
+                raise UsageError(f"{self.name}: a batch of a transaction from a producer without one")
+            known = self._check(first, count, strict) if sequenced else None
+            if not sequenced:
+                self._check_epoch(first)
             if known is not None:
                 return AppendInfo(known[0], known[1], count, 0, newest, -1, True)
+            state = self._producers.get(first.producer_id)
+            if state is not None and state.transaction >= 0 and not first.transactional:
+                raise InvalidTransactionStateError(f"{self.name}: a batch outside of an open transaction")
         if leader_epoch != self._last_epoch:
             self._assign(leader_epoch)
         base = self.leo
@@ -167,6 +220,7 @@ class ModelLog:
         self._epochs = ()
         self._snapshots.clear()
         self._producers = {}
+        self._ended = []
 
     def delete_records_before(self, offset: int) -> None:
         if offset > self.high_watermark:
@@ -213,6 +267,12 @@ class ModelLog:
                 break
             last += 1
         return ModelRecords(tuple(self._batches[first:last]))
+
+    def read_stable(self, offset: int, limit: int, max_bytes: int) -> tuple[ModelRecords, tuple[tuple[int, int], ...]]:
+        records = self.read(offset, limit, max_bytes)
+        end = records.batches[-1].next_offset if records.batches else offset
+        aborted = [each for each in self._ended if not each.committed and each.marker >= offset and each.first < end]
+        return records, tuple((each.producer_id, each.first) for each in aborted)
 
     def size_from(self, offset: int) -> int:
         self._check_range(offset)
@@ -367,8 +427,15 @@ class ModelLog:
             f"{self.name}: producer {producer} sent sequence {sequence} in epoch {epoch} where {expected} comes next"
         )
 
+    def _check_epoch(self, batch: ModelBatch) -> None:
+        known = self._producers.get(batch.producer_id)
+        if known is not None and batch.producer_epoch < known.epoch:
+            raise ProducerFencedError(f"{self.name}: a batch of epoch {batch.producer_epoch}, not {known.epoch}")
+
     def _note(self, batch: ModelBatch) -> None:
-        if batch.producer_id >= 0 and batch.base_sequence >= 0:
+        if batch.marker is not None:
+            self._note_marker(batch, batch.marker)
+        elif batch.producer_id >= 0 and batch.base_sequence >= 0:
             self._producers[batch.producer_id] = _remembered(
                 self._producers.get(batch.producer_id),
                 batch.producer_epoch,
@@ -376,6 +443,19 @@ class ModelLog:
                 batch.base_offset,
                 batch.next_offset - 1,
             )
+            known = self._producers[batch.producer_id]
+            if batch.transactional and known.transaction < 0:
+                self._producers[batch.producer_id] = known._replace(transaction=batch.base_offset)
+
+    def _note_marker(self, batch: ModelBatch, marker: TransactionMarker) -> None:
+        known = self._producers.get(marker.producer_id)
+        first = -1 if known is None else known.transaction
+        if known is None or known.epoch != marker.producer_epoch:
+            known = _Producer(marker.producer_epoch, (), 0)
+        known = known._replace(transaction=-1, coordinator_epoch=marker.coordinator_epoch)
+        self._producers[marker.producer_id] = known
+        if first >= 0:
+            self._ended.append(_Transaction(marker.producer_id, first, batch.base_offset, marker.committed))
 
     def _load_producers(self) -> None:
         """Load the newest snapshot within the log, then the batches after it."""
@@ -386,7 +466,13 @@ class ModelLog:
             loaded: _Producer | None = None
             for first_sequence, _, first_offset, last_offset in known.batches:
                 loaded = _remembered(loaded, known.epoch, first_sequence, first_offset, last_offset)
-            self._producers[producer] = loaded or known
+            loaded = (
+                known
+                if loaded is None
+                else loaded._replace(transaction=known.transaction, coordinator_epoch=known.coordinator_epoch)
+            )
+            self._producers[producer] = loaded
+        self._ended = [each for each in self._ended if each.marker < min(start, self.leo)]
         for batch in self._batches:
             if batch.base_offset >= start:
                 self._note(batch)
@@ -396,13 +482,14 @@ def _remembered(
     known: _Producer | None, epoch: int, base_sequence: int, first_offset: int, last_offset: int
 ) -> _Producer:
     if known is None or known.epoch != epoch:
-        known = _Producer(epoch, (), 0)
+        before = known or _Producer(epoch, (), 0)
+        known = _Producer(epoch, (), 0, before.transaction, before.coordinator_epoch)
     count = last_offset - first_offset + 1
     run = count
     if known.batches and base_sequence == known.expected:
         run = min(known.run + count, _LONGEST_RUN)
     batch = (base_sequence, (base_sequence + count - 1) % _SEQUENCES, first_offset, last_offset)
-    return _Producer(epoch, (*known.batches[-_REMEMBERED + 1 :], batch), run)
+    return known._replace(batches=(*known.batches[-_REMEMBERED + 1 :], batch), run=run)
 
 
 def _assigned(epochs: tuple[tuple[int, int], ...], epoch: int, start: int) -> tuple[tuple[int, int], ...]:

@@ -9,10 +9,12 @@ becomes the version of the last write-back; the rest is up to the log's own reco
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from kreplog.config import LogConfig
+from kreplog.core.messages import TransactionMarker
 from kreplog.errors import LogClosedError, StorageError
 from kreplog.managed_log import STATE_NAME, ManagedLog, OffsetCheckpoint, write_topic_id
 from kreplog.sim.records import HEADER, batches, next_offset
@@ -65,8 +67,25 @@ class NativeLog:
 
     # The open log
 
-    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool) -> AppendInfo:
-        return self.log.append_batches(records, leader_epoch, strict=strict)
+    @property
+    def first_unstable(self) -> int | None:
+        return self.log.first_unstable_offset
+
+    def append_as_leader(
+        self, records: Any, leader_epoch: int, strict: bool, transactional: bool = False, sequenced: bool = True
+    ) -> AppendInfo:
+        return self.log.append_batches(
+            records, leader_epoch, strict=strict, transactional=transactional, sequenced=sequenced
+        )
+
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo:
+        return self.log.append_transaction_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            leader_epoch=leader_epoch,
+        )
 
     def append_as_follower(self, records: Any) -> None:
         self.log.append_as_follower(records)
@@ -108,6 +127,10 @@ class NativeLog:
             if not data:
                 break
         return b"".join(pieces)
+
+    def read_stable(self, offset: int, limit: int, max_bytes: int) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        fetched = self.log.fetch(offset, max(max_bytes, 0), "last_stable")
+        return bytes(fetched.data), tuple(fetched.aborted)
 
     def size_from(self, offset: int) -> int:
         return self.log.size_from(offset)
@@ -158,6 +181,8 @@ class NativeLog:
             _, path = segments.pop()
             for name in (path, path[:-3] + "index", path[:-3] + "timeindex"):
                 os.unlink(name)
+            with suppress(FileNotFoundError):
+                os.unlink(path[:-3] + "txnindex")
         _, path = segments[-1]
         cut, after = 0, 0
         for stop, at in _whole_batches(path, 1 << 62):

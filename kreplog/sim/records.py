@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
+from kreplog.core.messages import TransactionMarker
 from kreplog.errors import CorruptBatchError
-from kreplog.managed_log import build, decode_values, end_of
+from kreplog.managed_log import build, committed_of, decode_values, end_of
 from kreplog.types import EpochEndOffset
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -19,6 +20,8 @@ HEADER = Struct(">qiibIhiqqqhii")
 delta, first and largest timestamp, producer id, producer epoch, base sequence, number of records."""
 
 _LENGTH_FROM = 12
+_TRANSACTIONAL = 16
+_CONTROL = 32
 
 
 class StoredRecord(NamedTuple):
@@ -29,6 +32,14 @@ class StoredRecord(NamedTuple):
     producer_id: int
     sequence: int
     value: bytes
+
+
+class MarkerAt(NamedTuple):
+    """A transaction marker as a reader finds it."""
+
+    offset: int
+    producer_id: int
+    committed: bool
 
 
 class RecordCodec(Protocol):
@@ -44,11 +55,18 @@ class RecordCodec(Protocol):
         *,
         base_offset: int = 0,
         leader_epoch: int = 0,
+        transactional: bool = False,
     ) -> Any:
         """One batch of at least one record. A leader sets offset and epoch anew, a follower keeps them."""
 
     def decode(self, records: Any) -> list[StoredRecord]:
         """All records of whole batches. Raises CorruptBatchError."""
+
+    def markers(self, records: Any) -> list[MarkerAt]:
+        """The transaction markers of whole batches."""
+
+    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
+        """(first offset, producer id, producer epoch) of each batch that is of a transaction and no marker."""
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
         """The leader epoch and next_offset of the last of whole batches."""
@@ -58,7 +76,8 @@ class RecordCodec(Protocol):
 
 
 class ModelBatch(NamedTuple):
-    """A batch of the model log: offsets [base_offset, next_offset); size in bytes, as Kafka would encode it."""
+    """A batch of the model log: offsets [base_offset, next_offset); size in bytes, as Kafka would encode it. marker:
+    of a control batch, which has no values."""
 
     base_offset: int
     next_offset: int
@@ -69,6 +88,8 @@ class ModelBatch(NamedTuple):
     timestamp_ms: int
     size: int
     values: tuple[bytes, ...]
+    transactional: bool = False
+    marker: TransactionMarker | None = None
 
 
 class ModelRecords:
@@ -108,6 +129,7 @@ class ModelCodec:
         *,
         base_offset: int = 0,
         leader_epoch: int = 0,
+        transactional: bool = False,
     ) -> ModelRecords:
         batch = ModelBatch(
             base_offset,
@@ -119,6 +141,7 @@ class ModelCodec:
             timestamp_ms,
             HEADER.size + sum(_record_size(index, len(value)) for index, value in enumerate(values)),
             tuple(values),
+            transactional,
         )
         return ModelRecords((batch,))
 
@@ -127,8 +150,22 @@ class ModelCodec:
             return []
         return [
             StoredRecord(offset, epoch, producer, first + offset - base if first >= 0 else -1, value)
-            for base, _, epoch, producer, _, first, _, _, values in records.batches
+            for base, _, epoch, producer, _, first, _, _, values, _, _ in records.batches
             for offset, value in enumerate(values, base)
+        ]
+
+    def markers(self, records: Any) -> list[MarkerAt]:
+        return [
+            MarkerAt(each.base_offset, each.producer_id, each.marker.committed)
+            for each in (records.batches if records else ())
+            if each.marker is not None
+        ]
+
+    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
+        return [
+            (each.base_offset, each.producer_id, each.producer_epoch)
+            for each in (records.batches if records else ())
+            if each.transactional and each.marker is None
         ]
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
@@ -152,6 +189,7 @@ class NativeCodec:
         *,
         base_offset: int = 0,
         leader_epoch: int = 0,
+        transactional: bool = False,
     ) -> bytes:
         return build(
             list(values),
@@ -161,6 +199,7 @@ class NativeCodec:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            transactional=transactional,
         )
 
     def decode(self, records: Any) -> list[StoredRecord]:
@@ -171,6 +210,22 @@ class NativeCodec:
                 sequence = first + index if first >= 0 else -1
                 found.append(StoredRecord(base + index, epoch, producer, sequence, value or b""))
         return found
+
+    def markers(self, records: Any) -> list[MarkerAt]:
+        found = []
+        for start, stop, header in batches(records):
+            committed = committed_of(records[start:stop]) if header[5] & _CONTROL else None
+            if committed is not None:
+                found.append(MarkerAt(header[0], header[9], committed))
+        return found
+
+    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
+        wanted = _TRANSACTIONAL | _CONTROL
+        return [
+            (header[0], header[9], header[10])
+            for _, _, header in batches(records)
+            if header[5] & wanted == _TRANSACTIONAL
+        ]
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
         return end_of(records)

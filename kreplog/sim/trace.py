@@ -197,6 +197,9 @@ def describe_event(event: events.Event) -> str:
             return f"{'no longer coordinates' if epoch is None else f'coordinates from {end} on'} by {partition}"
         case events.PartitionsDeleted(partitions=partitions):
             return f"learns of the deletion of {', '.join(map(str, sorted(partitions)))}"
+        case events.MarkerCommitted(partition=partition, producer_id=producer_id, committed=committed, offset=offset):
+            decided = "commits" if committed else "aborts"
+            return f"learns that the marker at {offset} of {partition} {decided} producer {producer_id}"
         case events.GroupRecordsAppended(tag=tag, error=error, base_offset=offset):
             return f"learns of its append {tag}: {error.name} at {offset}"
         case events.GroupRecordsRead(partition=partition, records=records, next_offset=offset, failure=failure):

@@ -11,24 +11,28 @@
 
 Numbers are big-endian; a string has an int16 length, bytes an int32 one, -1 for null. Values are written in version 3,
 that of an offset with an expiry time in version 1, as Kafka does; versions 0 to 3 are read. No value: a tombstone.
+Pending offsets are in a batch of their producer's transaction, which a control batch ends.
 Source: Kafka, OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from kreplog._native import batch
+from kreplog._native import batch, markers
 from kreplog.core.group_messages import (
     GroupMetadata,
     GroupRecord,
     LogRecord,
+    MarkerRecord,
     OffsetAndMetadata,
     OffsetRecord,
+    PendingOffsetRecord,
     StoredMember,
 )
+from kreplog.errors import UsageError
 from kreplog.types import NO_EPOCH, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,25 +47,78 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _VERSION_AND_OFFSET = struct.Struct(">hqi")
+_PRODUCER = struct.Struct(">qh")
+
+_HEADER_BYTES = 61
+_TRANSACTIONAL = 16
+_CONTROL = 32
+"""Of a batch: the size of its header, and attributes."""
 
 
 def encode_batch(records: Iterable[LogRecord]) -> bytes:
-    """One record batch, to append as a leader."""
+    """One record batch, to append as a leader; pending offsets are all of one producer."""
+    records = tuple(records)
     pairs = [encode_record(record) for record in records]
-    return batch.build([value for _, value in pairs], [key for key, _ in pairs])
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    if isinstance(first := records[0], PendingOffsetRecord):
+        return batch.build(
+            values,
+            keys,
+            producer_id=first.producer_id,
+            producer_epoch=first.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+    return batch.build(values, keys)
 
 
 def decode_batches(data: Buffer, offset: int) -> tuple[tuple[int, LogRecord], ...]:
     """The records of whole batches from `offset` on, each with its offset, as decode_records. Raises
     CorruptBatchError."""
-    return decode_records(
-        (record.offset, record.key, record.value) for record in batch.decode(data) if record.offset >= offset
-    )
+    found: list[tuple[int, LogRecord]] = []
+    for piece, attributes, producer_id, producer_epoch in _pieces(memoryview(data).cast("B")):
+        records = batch.decode(piece)
+        committed = markers.committed_of(piece) if attributes & _CONTROL else None
+        if committed is not None:
+            (at,) = _LONG.unpack_from(piece)
+            found += [(at, MarkerRecord(producer_id, committed))] if at >= offset else []
+            continue
+        decoded = decode_records((each.offset, each.key, each.value) for each in records if each.offset >= offset)
+        if attributes & _TRANSACTIONAL:
+            found += [
+                (at, PendingOffsetRecord(record.group_id, record.partition, record.value, producer_id, producer_epoch))
+                for at, record in decoded
+                if isinstance(record, OffsetRecord) and record.value is not None
+            ]
+        else:
+            found += decoded
+    return tuple(found)
+
+
+def _pieces(data: memoryview) -> Iterator[tuple[memoryview, int, int, int]]:
+    """(batches, attributes, producer id, epoch): each batch of a transaction alone, and what lies between two of them
+    in one piece."""
+    start = at = 0
+    while len(data) - at >= _HEADER_BYTES:
+        end = at + 12 + int(_INT.unpack_from(data, at + 8)[0])
+        (attributes,) = _SHORT.unpack_from(data, at + 21)
+        if end <= at or end > len(data):
+            break  # what is damaged is the decoder's to say
+        if attributes & (_TRANSACTIONAL | _CONTROL):
+            if at > start:
+                yield data[start:at], 0, -1, -1
+            yield data[at:end], attributes, *_PRODUCER.unpack_from(data, at + 43)
+            start = end
+        at = end
+    if start < len(data):
+        yield data[start:], 0, -1, -1
 
 
 def encode_record(record: LogRecord) -> tuple[bytes, bytes | None]:
     """(key, value) of a record; None is the value of a tombstone."""
-    if isinstance(record, OffsetRecord):
+    if isinstance(record, MarkerRecord):
+        raise UsageError("a marker is appended by the leader of the partition, not by a coordinator of groups")
+    if isinstance(record, (OffsetRecord, PendingOffsetRecord)):
         topic, number = record.partition
         key = b"".join((_SHORT.pack(1), _text(record.group_id), _text(topic), _INT.pack(number)))
         return key, None if record.value is None else _offset_value(record.value)

@@ -15,6 +15,7 @@ from kreplog.core.group_messages import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FetchedOffsets,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -24,7 +25,6 @@ from kreplog.core.group_messages import (
     ListGroupsRequest,
     ListGroupsResponse,
     MemberIdentity,
-    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -34,6 +34,8 @@ from kreplog.core.group_messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -60,6 +62,12 @@ _MEMBER_ID_REQUIRED_FROM = 4
 
 _SKIP_ASSIGNMENT_FROM = 9
 """Version of JoinGroup in which a leader may learn that there is nothing to assign (KIP-814)."""
+
+_STABLE_FROM = 7
+"""Version of OffsetFetch that may require stable offsets (KIP-447)."""
+
+_LOADING_FROM = 2
+"""Version of TxnOffsetCommit whose clients know COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
 
 # Requests
@@ -127,12 +135,33 @@ def decode_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX
     )
 
 
+def decode_txn_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> TxnOffsetCommitRequest:
+    message = generic.decode_request(frame, header, budget)
+    commits = (
+        CommitPartition(
+            partition, fields.committed_offset, fields.committed_leader_epoch, fields.committed_metadata or ""
+        )
+        for partition, fields in _NESTING.read(message.topics)
+    )
+    return TxnOffsetCommitRequest(
+        message.transactional_id,
+        message.group_id,
+        message.producer_id,
+        message.producer_epoch,
+        message.generation_id,
+        message.member_id,
+        message.group_instance_id,
+        tuple(commits),
+    )
+
+
 def decode_offset_fetch(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetFetchRequest:
     message = generic.decode_request(frame, header, budget)
     if header.api_version < _SEVERAL_GROUPS_FROM:
-        return OffsetFetchRequest((OffsetFetchGroup(message.group_id, _requested(message.topics)),))
+        stable = header.api_version >= _STABLE_FROM and bool(message.require_stable)
+        return OffsetFetchRequest((OffsetFetchGroup(message.group_id, _requested(message.topics)),), stable)
     groups = {group.group_id: OffsetFetchGroup(group.group_id, _requested(group.topics)) for group in message.groups}
-    return OffsetFetchRequest(tuple(groups.values()))
+    return OffsetFetchRequest(tuple(groups.values()), bool(message.require_stable))
 
 
 def _requested(topics: Iterable[Any] | None) -> tuple[TopicPartition, ...] | None:
@@ -214,6 +243,15 @@ def encode_offset_commit_response(response: OffsetCommitResponse, header: Reques
     return generic.encode_response(header, topics=_errors_by_topic(response.partitions))
 
 
+def encode_txn_offset_commit_response(response: TxnOffsetCommitResponse, header: RequestHeader) -> list[Buffer]:
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if header.api_version < _LOADING_FROM and any(error is loading for _, error in response.partitions):
+        other = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        errors = tuple((name, other if error is loading else error) for name, error in response.partitions)
+        response = TxnOffsetCommitResponse(errors)
+    return generic.encode_response(header, topics=_errors_by_topic(response.partitions))
+
+
 def _errors_by_topic(partitions: Iterable[tuple[TopicPartition, ErrorCode]]) -> list[dict[str, Any]]:
     return _NESTING.write(partitions, lambda found: {"error_code": int(found[1])}, lambda found: found[0])
 
@@ -222,22 +260,22 @@ def encode_offset_fetch_response(response: OffsetFetchResponse, header: RequestH
     """In version 1 the error of a group is that of each partition."""
     if header.api_version >= _SEVERAL_GROUPS_FROM:
         groups = [
-            {"group_id": group.group_id, "error_code": int(group.error), "topics": _offsets(group.offsets)}
+            {"group_id": group.group_id, "error_code": int(group.error), "topics": _offsets(group)}
             for group in response.groups
         ]
         return generic.encode_response(header, groups=groups)
     (group,) = response.groups
-    return generic.encode_response(header, error_code=int(group.error), topics=_offsets(group.offsets))
+    return generic.encode_response(header, error_code=int(group.error), topics=_offsets(group))
 
 
-def _offsets(offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> list[dict[str, Any]]:
+def _offsets(group: FetchedOffsets) -> list[dict[str, Any]]:
     return _NESTING.write(
-        offsets,
+        group.offsets,
         lambda found: {
             "committed_offset": found[1].offset,
             "committed_leader_epoch": found[1].leader_epoch,
             "metadata": found[1].metadata,
-            "error_code": 0,
+            "error_code": int(ErrorCode.UNSTABLE_OFFSET_COMMIT) if found[0] in group.unstable else 0,
         },
         lambda found: found[0],
     )
@@ -298,6 +336,7 @@ def encode_delete_groups_response(response: DeleteGroupsResponse, header: Reques
 
 DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
     ApiKey.OFFSET_COMMIT: decode_offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: decode_txn_offset_commit,
     ApiKey.OFFSET_FETCH: decode_offset_fetch,
     ApiKey.JOIN_GROUP: decode_join_group,
     ApiKey.HEARTBEAT: decode_heartbeat,
@@ -312,6 +351,7 @@ DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
 
 ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
     ApiKey.OFFSET_COMMIT: encode_offset_commit_response,
+    ApiKey.TXN_OFFSET_COMMIT: encode_txn_offset_commit_response,
     ApiKey.OFFSET_FETCH: encode_offset_fetch_response,
     ApiKey.JOIN_GROUP: encode_join_group_response,
     ApiKey.HEARTBEAT: encode_heartbeat_response,

@@ -15,6 +15,8 @@ from kreplog.core.messages import (
     WriteMarkersRequest,
 )
 from kreplog.core.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -29,7 +31,12 @@ from kreplog.wire.versions import ApiKey
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_FENCED_FROM = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2, ApiKey.END_TXN: 2}
+_FENCED_FROM = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
 """By API key: the first version with the error PRODUCER_FENCED (KIP-588)."""
 
 
@@ -73,6 +80,17 @@ def _by_topic(partitions: Iterable[tuple[TopicPartition, Any]]) -> Iterable[tupl
     for (topic, number), rest in partitions:
         found.setdefault(topic, []).append((number, rest))
     return found.items()
+
+
+def decode_add_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> AddOffsetsToTxnRequest:
+    message = generic.decode_request(frame, header, budget)
+    return AddOffsetsToTxnRequest(
+        message.transactional_id, message.producer_id, message.producer_epoch, message.group_id
+    )
+
+
+def encode_add_offsets_response(response: AddOffsetsToTxnResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, error_code=error_code(response.error, header.api_key, header.api_version))
 
 
 def decode_end_txn(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> EndTxnRequest:
@@ -151,12 +169,14 @@ def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> tuple
 
 DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: decode_add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: decode_add_offsets,
     ApiKey.END_TXN: decode_end_txn,
 }
 """By API key: makes the request of `core` from a frame."""
 
 ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: encode_add_partitions_response,
+    ApiKey.ADD_OFFSETS_TO_TXN: encode_add_offsets_response,
     ApiKey.END_TXN: encode_end_txn_response,
 }
 """By API key: makes the frame of a response of `core`."""

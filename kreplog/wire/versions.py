@@ -40,8 +40,10 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -81,7 +83,9 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.INIT_PRODUCER_ID: (0, 4),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 4),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 4),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
@@ -142,7 +146,9 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.ADD_OFFSETS_TO_TXN: 3,
         ApiKey.END_TXN: 3,
+        ApiKey.TXN_OFFSET_COMMIT: 3,
         ApiKey.WRITE_TXN_MARKERS: 1,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,

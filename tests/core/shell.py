@@ -11,6 +11,7 @@ from kreplog.core.effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
     AppendAsLeader,
+    AppendMarker,
     AssignLeaderEpoch,
     ConfigureLog,
     DeleteLog,
@@ -144,6 +145,9 @@ class Shell:
             case AppendAsLeader(_, records, epoch, strict):
                 info = log.append_as_leader(records, epoch, strict)
                 return info, state(log)
+            case AppendMarker(_, marker, epoch):
+                info = log.append_marker(marker, epoch)
+                return info, state(log)
             case AppendAsFollower(_, records):
                 log.append_as_follower(records)
             case EndOfRecords(_, records):
@@ -258,7 +262,7 @@ class Shell:
 
 
 def state(log: ModelLog) -> LogState:
-    return LogState(log.leo, log.log_start, log.epochs)
+    return LogState(log.leo, log.log_start, log.epochs, log.first_unstable)
 
 
 def only(effects: list[Effect], kind: type[Any]) -> Any:

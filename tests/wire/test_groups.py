@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog import Log, LogConfig
+from kreplog._native.batch import validate
 from kreplog.core.group_messages import (
     CommitPartition,
     DeleteGroupsRequest,
@@ -30,6 +33,7 @@ from kreplog.core.group_messages import (
     ListGroupsRequest,
     ListGroupsResponse,
     LogRecord,
+    MarkerRecord,
     MemberIdentity,
     OffsetAndMetadata,
     OffsetCommitRequest,
@@ -40,11 +44,14 @@ from kreplog.core.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetRecord,
+    PendingOffsetRecord,
     StoredMember,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
-from kreplog.errors import ErrorCode
+from kreplog.errors import CorruptBatchError, ErrorCode, ProducerFencedError
 from kreplog.types import TopicPartition
 from kreplog.wire import generic, groups
 from kreplog.wire.frames import RequestHeader, decode_request_header
@@ -219,7 +226,7 @@ def test_offset_fetch(version: int) -> None:
     if version >= 8:
         listed = [{"group_id": "g", "topics": topics}, {"group_id": "h", "topics": None}]
         request = decoded(ApiKey.OFFSET_FETCH, version, groups=listed, require_stable=True)
-        assert request == OffsetFetchRequest((OffsetFetchGroup("g", wanted), OffsetFetchGroup("h", None)))
+        assert request == OffsetFetchRequest((OffsetFetchGroup("g", wanted), OffsetFetchGroup("h", None)), True)
     else:
         request = decoded(ApiKey.OFFSET_FETCH, version, group_id="g", topics=topics, require_stable=False)
         assert request == OffsetFetchRequest((OffsetFetchGroup("g", wanted),))
@@ -350,3 +357,91 @@ def test_a_batch_has_the_records_from_an_offset_on() -> None:
     batch = encode_batch(RECORDS)
     assert decode_batches(batch, 0) == tuple(enumerate(RECORDS))
     assert decode_batches(batch, 4) == tuple(enumerate(RECORDS))[4:]
+
+
+def test_pending_offsets_and_markers_are_read_between_other_batches(tmp_path: Path) -> None:
+    """A batch of a transaction has Kafka's attributes, and a marker comes from the log itself."""
+    pending = [PendingOffsetRecord("g", part, OffsetAndMetadata(5, 2, "x", 3), 7, 1) for part in (T0, U0)]
+    data = encode_batch(pending)
+    info = validate(data, deep=True)
+    assert (info.attributes, info.producer_id, info.producer_epoch, info.base_sequence) == (16, 7, 1, 0)
+    with Log.open(tmp_path / "offsets-0", LogConfig(replicated=True)) as log:
+        log.append_batches(encode_batch(RECORDS))
+        for _ in range(2):  # not taken for a repetition
+            log.append_batches(data, transactional=True, sequenced=False)
+        log.append_transaction_marker(7, 1, committed=True, coordinator_epoch=0)
+        log.append_batches(encode_batch(RECORDS[:1]))
+        log.append_batches(data, transactional=True, sequenced=False)
+        log.append_transaction_marker(7, 1, committed=False, coordinator_epoch=0)
+        stored = log.fetch(0, 1 << 20, "log_end").data
+        with pytest.raises(ProducerFencedError, match="epoch 0"):
+            log.append_batches(
+                encode_batch([pending[0]._replace(producer_epoch=0)]), transactional=True, sequenced=False
+            )
+    wanted = [*RECORDS, *pending, *pending, MarkerRecord(7, True), RECORDS[0], *pending, MarkerRecord(7, False)]
+    assert decode_batches(stored, 0) == tuple(enumerate(wanted))
+    start = len(RECORDS) + 4
+    assert decode_batches(stored, start) == tuple(enumerate(wanted))[start:]
+    for cut in (1, 60, len(stored) - 1):
+        with pytest.raises(CorruptBatchError):
+            decode_batches(bytes(stored)[:cut], 0)
+
+
+@of(ApiKey.TXN_OFFSET_COMMIT)
+def test_txn_offset_commit(version: int) -> None:
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                {
+                    "partition_index": each,
+                    "committed_offset": 5,
+                    "committed_leader_epoch": 2,
+                    "committed_metadata": None if name == "u" else "x",
+                }
+                for each in numbers
+            ],
+        }
+        for name, numbers in TOPICS
+    ]
+    identity = {"generation_id": 4, "member_id": "m", "group_instance_id": "i"} if version >= 3 else {}
+    request = decoded(
+        ApiKey.TXN_OFFSET_COMMIT,
+        version,
+        transactional_id="id",
+        group_id="g",
+        producer_id=7,
+        producer_epoch=1,
+        topics=topics,
+        **identity,
+    )
+    epoch = 2 if version >= 2 else -1
+    assert request == TxnOffsetCommitRequest(
+        "id",
+        "g",
+        7,
+        1,
+        4 if version >= 3 else -1,
+        "m" if version >= 3 else "",
+        "i" if version >= 3 else None,
+        tuple(CommitPartition(part, 5, epoch, "" if part == U0 else "x") for part in (T0, T1, U0)),
+    )
+    errors = (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    response = TxnOffsetCommitResponse(tuple(zip((T0, T1, U0), errors, strict=True)))
+    message = encoded(ApiKey.TXN_OFFSET_COMMIT, version, response)
+    loading = 14 if version >= 2 else 15
+    assert [(each.name, [entry.error_code for entry in each.partitions]) for each in message.topics] == [
+        ("t", [0, loading]),
+        ("u", [88]),
+    ]
+
+
+@of(ApiKey.OFFSET_FETCH)
+def test_an_unstable_offset_has_an_error_of_its_own(version: int) -> None:
+    offsets = ((T0, OffsetAndMetadata(-1)), (T1, OffsetAndMetadata(5)))
+    found = FetchedOffsets("g", ErrorCode.NONE, offsets, frozenset({T0}))
+    message = encoded(ApiKey.OFFSET_FETCH, version, OffsetFetchResponse((found,)))
+    (topic,) = message.groups[0].topics if version >= 8 else message.topics
+    assert [entry.error_code for entry in topic.partitions] == [88, 0]
+    if version == 7:
+        assert decoded(ApiKey.OFFSET_FETCH, 7, group_id="g", topics=None, require_stable=True).require_stable

@@ -15,6 +15,8 @@ from kreplog.core.messages import (
     WriteMarkersRequest,
 )
 from kreplog.core.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -62,6 +64,15 @@ def test_add_partitions(version: int) -> None:
         (topic.name, [(result.partition_index, result.partition_error_code) for result in topic.results_by_partition])
         for topic in response.results_by_topic_v3_and_below
     ] == [("a", [(0, 0), (2, fenced)]), ("b", [(1, 0)])]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_add_offsets(version: int) -> None:
+    key = ApiKey.ADD_OFFSETS_TO_TXN
+    request = decoded(key, version, transactional_id="id", producer_id=7, producer_epoch=3, group_id="g")
+    assert request == AddOffsetsToTxnRequest("id", 7, 3, "g")
+    response = encoded(key, version, AddOffsetsToTxnResponse(ErrorCode.PRODUCER_FENCED))
+    assert response.error_code == (90 if version >= 2 else 47)
 
 
 @pytest.mark.parametrize("version", range(5))

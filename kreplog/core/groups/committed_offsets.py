@@ -23,8 +23,11 @@ from kreplog.core.group_messages import (
     OffsetDeleteResponse,
     OffsetFetchGroup,
     OffsetRecord,
+    PendingOffsetRecord,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
-from kreplog.core.groups.group import GROUP_BYTES, Group, offset_size
+from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
@@ -65,22 +68,31 @@ class CommittedOffsets:
             yield Reply(reply_to, OffsetCommitResponse(tuple(errors.items())))
             return
         if group is None:
-            group = Group(request.group_id)
-            if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
-                yield Reply(reply_to, _commit_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                return
-            shard.groups[group.group_id] = group
+            group = self._create(shard, request.group_id)
+        if group is None:
+            yield Reply(reply_to, _commit_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
         yield from self._append(shard, group, reply_to, request, accepted, errors)
 
-    def _refusal(self, group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
-        """Members commit in their generation; others only while the group has no members."""
+    def _create(self, shard: GroupShard, group_id: str) -> Group | None:
+        """A group without members; None if the memory for groups is used up."""
+        group = Group(group_id)
+        if not shard.reserve(group, GROUP_BYTES + len(group_id)):
+            return None
+        shard.groups[group_id] = group
+        return group
+
+    def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
+        """Members commit in their generation; others only while the group has no members, or with a transaction, whose
+        producer need not know the generation (before KIP-447)."""
         from_member = request.generation_id >= 0 or request.member_id or request.instance_id is not None
         if group is None or group.state is GroupState.EMPTY:
             if request.generation_id < 0:
                 return ErrorCode.NONE
             return ErrorCode.ILLEGAL_GENERATION if group is None else ErrorCode.UNKNOWN_MEMBER_ID
         if not from_member:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            known = isinstance(request, TxnOffsetCommitRequest)
+            return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
         member = group.identified(request.member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return member
@@ -147,10 +159,78 @@ class CommittedOffsets:
         held = group.offsets.get(commit.partition)
         return offset_size(commit.metadata) - (0 if held is None else offset_size(held.value.metadata))
 
+    # TxnOffsetCommit
+
+    def commit_in_transaction(
+        self, shard: GroupShard, reply_to: Hashable, request: TxnOffsetCommitRequest
+    ) -> Steps[None]:
+        """The offsets are pending, and unstable for readers, from now on: an offset that another member reads
+        meanwhile would have it process again what this transaction commits (KIP-447)."""
+        group = shard.groups.get(request.group_id)
+        error = self._refusal(group, request)
+        errors = {
+            commit.partition: self._refusal_of(commit) if error is ErrorCode.NONE else error
+            for commit in request.partitions
+        }
+        accepted = {
+            commit.partition: commit for commit in request.partitions if errors[commit.partition] is ErrorCode.NONE
+        }
+        if accepted and group is None:
+            group = self._create(shard, request.group_id)
+        size = sum(offset_size(commit.metadata) for commit in accepted.values())
+        if accepted and (group is None or not shard.reserve(group, size)):
+            if group is not None and group.is_gone:
+                shard.remove(group)
+            errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            accepted = {}
+        if not accepted or group is None:
+            yield Reply(reply_to, TxnOffsetCommitResponse(tuple(errors.items())))
+            return
+        yield from self._append_pending(shard, group, reply_to, request, tuple(accepted.values()), errors)
+
+    def _append_pending(
+        self,
+        shard: GroupShard,
+        group: Group,
+        reply_to: Hashable,
+        request: TxnOffsetCommitRequest,
+        accepted: tuple[CommitPartition, ...],
+        errors: dict[TopicPartition, ErrorCode],
+    ) -> Steps[None]:
+        wall_ms: int = yield WallClock()
+        records = tuple(
+            PendingOffsetRecord(
+                group.group_id,
+                commit.partition,
+                OffsetAndMetadata(commit.offset, commit.leader_epoch, commit.metadata, wall_ms),
+                request.producer_id,
+                request.producer_epoch,
+            )
+            for commit in accepted
+        )
+        size = sum(offset_size(record.value.metadata) for record in records)
+        group.appending.update(record.partition for record in records)
+
+        def appended(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            """Of a failed append that may still be committed the offsets stay: the transaction's marker decides."""
+            group.appending.subtract(record.partition for record in records)
+            if shard.groups.get(group.group_id) is group:
+                shard.release(group, size)  # each offset is charged as it is taken
+                if base_offset >= 0:
+                    for at, record in enumerate(records, base_offset):
+                        shard.add_pending(group, record.producer_id, record.partition, StoredOffset(record.value, at))
+                if group.is_gone:
+                    shard.remove(group)
+            errors.update(dict.fromkeys((record.partition for record in records), error))
+            yield Reply(reply_to, TxnOffsetCommitResponse(tuple(errors.items())))
+
+        yield from self._log.append(shard, group, records, appended, transactional=True)
+
     # OffsetFetch
 
-    def fetch(self, shard: GroupShard, requested: OffsetFetchGroup) -> FetchedOffsets:
-        """The committed offsets; none of a group or partition that has none."""
+    def fetch(self, shard: GroupShard, requested: OffsetFetchGroup, require_stable: bool = False) -> FetchedOffsets:
+        """The committed offsets; none of a group or partition that has none. require_stable: nor of a partition that
+        has a pending one."""
         group = shard.groups.get(requested.group_id)
         held = {} if group is None else group.offsets
         if requested.partitions is None:
@@ -160,7 +240,13 @@ class CommittedOffsets:
                 (partition, held[partition].value if partition in held else _NOTHING)
                 for partition in requested.partitions
             )
-        return FetchedOffsets(requested.group_id, ErrorCode.NONE, found)
+        unstable = group.unstable if group is not None and self._hides_pending(require_stable) else frozenset()
+        if unstable:
+            found = tuple((name, _NOTHING if name in unstable else value) for name, value in found)
+        return FetchedOffsets(requested.group_id, ErrorCode.NONE, found, unstable)
+
+    def _hides_pending(self, require_stable: bool) -> bool:
+        return require_stable
 
     # OffsetDelete, DeleteGroups
 
@@ -180,7 +266,9 @@ class CommittedOffsets:
             for partition in request.partitions
         }
         found = [
-            partition for partition in errors if errors[partition] is ErrorCode.NONE and partition in group.offsets
+            partition
+            for partition in errors
+            if errors[partition] is ErrorCode.NONE and partition in group.all_partitions
         ]
 
         def deleted(error: ErrorCode, now_ms: int) -> Steps[None]:
@@ -204,7 +292,7 @@ class CommittedOffsets:
             yield from then(ErrorCode.NON_EMPTY_GROUP, now_ms)
         else:
             self._totals.deletions += len(group.offsets)
-            yield from self._delete(shard, group, list(group.offsets), then, whole=True)
+            yield from self._delete(shard, group, group.all_partitions, then, whole=True)
 
     def _delete(
         self,
@@ -248,7 +336,7 @@ class CommittedOffsets:
 
     def forget(self, shard: GroupShard, group: Group, partitions: Container[TopicPartition]) -> Steps[None]:
         """Delete the offsets of deleted partitions, and the group if nothing else is left of it."""
-        found = [partition for partition in group.offsets if partition in partitions]
+        found = [partition for partition in group.all_partitions if partition in partitions]
         if found:
             self._totals.deletions += len(found)
             yield from self._delete(shard, group, found, _done, whole=self._is_left_empty(group, found))
@@ -256,15 +344,19 @@ class CommittedOffsets:
     def _is_left_empty(self, group: Group, deleted: Sized) -> bool:
         """Whether nothing is left of the group without these of its offsets."""
         rest = len(group.offsets) - len(deleted)
-        return group.state is GroupState.EMPTY and not group.pending and not rest and not group.in_flight
+        busy = group.pending or group.pending_offsets or group.in_flight
+        return group.state is GroupState.EMPTY and not busy and not rest
 
     def _expired(self, group: Group, wall_ms: int) -> Iterator[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * 60_000
         empty = group.state is GroupState.EMPTY
         simple = group.protocol_type is None
         topics = None if empty or group.state is not GroupState.STABLE else group.subscribed_topics()
+        unstable = group.unstable
         for partition, stored in group.offsets.items():
             value = stored.value
+            if partition in unstable:
+                continue
             if not empty and (topics is None or partition.topic in topics):
                 continue
             if value.expire_ms >= 0:

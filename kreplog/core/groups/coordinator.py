@@ -18,6 +18,7 @@ from kreplog.core.events import (
     GroupRecordsAppended,
     GroupRecordsRead,
     LeadershipChanged,
+    MarkerCommitted,
     PartitionsDeleted,
     Received,
     Tick,
@@ -50,6 +51,8 @@ from kreplog.core.group_messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
     partition_of_group,
 )
 from kreplog.core.groups.committed_offsets import CommittedOffsets
@@ -120,6 +123,8 @@ class GroupCoordinator:
                 yield from self._leadership(partition, leader_epoch, end, now_ms)
             case PartitionsDeleted(deleted):
                 self._deleted.deleted(self.shards.values(), deleted, now_ms)
+            case MarkerCommitted(partition, producer_id, committed, offset):
+                self._marker_committed(partition, producer_id, committed, offset)
             case GroupRecordsRead():
                 yield from self._read(event, now_ms)
             case Tick():
@@ -178,6 +183,16 @@ class GroupCoordinator:
             yield StateChange("info", f"{partition}: its groups are loaded up to offset {end}, epoch {leader_epoch}")
             yield ReadGroupRecords(partition, leader_epoch, shard.next_offset)
 
+    def _marker_committed(self, partition: TopicPartition, producer_id: int, committed: bool, offset: int) -> None:
+        shard = self.shards.get(partition.partition)
+        if partition.topic != OFFSETS_TOPIC or shard is None:
+            return
+        if shard.active:
+            shard.end_transaction(producer_id, committed, offset)
+            shard.drop_unused()
+        else:
+            shard.markers.append((producer_id, committed, offset))
+
     def _unload(self, number: int) -> Steps[None]:
         shard = self.shards.pop(number, None)
         if shard is not None:
@@ -198,6 +213,9 @@ class GroupCoordinator:
         shard.next_offset = event.next_offset
         if self._has_loaded(shard):
             shard.active = True
+            for marker in shard.markers:  # those that were loaded too have nothing left to end
+                shard.end_transaction(*marker)
+            shard.markers.clear()
             shard.drop_unused()
             self._membership.loaded(shard, now_ms)
             self._deleted.loaded(shard, now_ms)
@@ -223,8 +241,9 @@ class GroupCoordinator:
 
     def _received(self, reply_to: Hashable, request: GroupRequest, now_ms: int) -> Steps[None]:
         match request:
-            case OffsetFetchRequest(groups):
-                yield Reply(reply_to, OffsetFetchResponse(tuple(map(self._fetch, groups))))
+            case OffsetFetchRequest(groups, require_stable):
+                found = (self._fetch(requested, require_stable) for requested in groups)
+                yield Reply(reply_to, OffsetFetchResponse(tuple(found)))
             case DescribeGroupsRequest(group_ids):
                 yield Reply(reply_to, DescribeGroupsResponse(tuple(map(self._describe, group_ids))))
             case ListGroupsRequest():
@@ -245,6 +264,8 @@ class GroupCoordinator:
             case OffsetCommitRequest():
                 self._membership.hear(shard, request.group_id, request.member_id, now_ms)
                 yield from self._offsets.commit(shard, reply_to, request)
+            case TxnOffsetCommitRequest():
+                yield from self._offsets.commit_in_transaction(shard, reply_to, request)
             case JoinGroupRequest():
                 yield from self._membership.join(shard, reply_to, request, now_ms)
             case SyncGroupRequest():
@@ -256,11 +277,11 @@ class GroupCoordinator:
             case _:
                 raise InvariantError(f"the group coordinator does not handle {type(request).__name__}")
 
-    def _fetch(self, requested: OffsetFetchGroup) -> FetchedOffsets:
+    def _fetch(self, requested: OffsetFetchGroup, require_stable: bool) -> FetchedOffsets:
         shard = self._shard_of(requested.group_id)
         if isinstance(shard, ErrorCode):
             return FetchedOffsets(requested.group_id, shard)
-        return self._offsets.fetch(shard, requested)
+        return self._offsets.fetch(shard, requested, require_stable)
 
     # Tools
 
@@ -343,6 +364,8 @@ def _refusal(request: GroupRequest, error: ErrorCode) -> GroupResponse:
             return LeaveGroupResponse(error)
         case OffsetCommitRequest():
             return OffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))
+        case TxnOffsetCommitRequest():
+            return TxnOffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))
         case OffsetDeleteRequest():
             return OffsetDeleteResponse(error)
         case _:

@@ -51,6 +51,8 @@ class Group:
     joined with it. pending_sync: members of this generation that have not requested their assignment.
     rebalance, synchronization: deadlines of the members to join, and to request their assignments.
     initial_ms: while a group without members waits for its first ones, how long it may go on to; else None.
+    pending_offsets: by producer id, those that its transaction may commit. appending: how many records of pending
+    offsets are being appended, by partition.
     is_stored: the group's log has a record of it. in_flight: its writes to the log that are not committed yet.
     charged: bytes of memory that it is charged.
     """
@@ -68,6 +70,8 @@ class Group:
         self.pending: dict[str, Deadline] = {}
         self.pending_sync: set[str] = set()
         self.offsets: dict[TopicPartition, StoredOffset] = {}
+        self.pending_offsets: dict[int, dict[TopicPartition, StoredOffset]] = {}
+        self.appending: Counter[TopicPartition] = Counter()
         self.rebalance = Deadline(_never)
         self.synchronization = Deadline(_never)
         self.initial_ms: int | None = None
@@ -124,7 +128,9 @@ class Group:
     def is_gone(self) -> bool:
         """Whether nothing is left of it: no member, none that is about to join, no offset, no record of it, and none
         under way."""
-        return not (self.members or self.pending or self.offsets or self.is_stored or self.in_flight)
+        return not (
+            self.members or self.pending or self.offsets or self.pending_offsets or self.is_stored or self.in_flight
+        )
 
     # Members
 
@@ -257,6 +263,18 @@ class Group:
             self.offsets.pop(partition, None)
         else:
             self.offsets[partition] = StoredOffset(value, at)
+
+    @property
+    def unstable(self) -> frozenset[TopicPartition]:
+        """The partitions with a pending offset, also one that is being appended."""
+        pending = (partition for offsets in self.pending_offsets.values() for partition in offsets)
+        return frozenset((*pending, *(partition for partition, count in self.appending.items() if count)))
+
+    @property
+    def all_partitions(self) -> list[TopicPartition]:
+        """The partitions with a committed or a pending offset."""
+        pending = (partition for offsets in self.pending_offsets.values() for partition in offsets)
+        return list(dict.fromkeys((*self.offsets, *pending)))
 
     # Tools
 

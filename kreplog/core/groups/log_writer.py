@@ -25,6 +25,7 @@ _AS_REPORTED = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
 """Error of a produce -> of the request that needed it. Source: Kafka, GroupMetadataManager.appendGroupRecords."""
 
@@ -44,13 +45,20 @@ class GroupLogWriter:
         self._tags = itertools.count(1)
         self._pending: dict[int, tuple[Group, Committed]] = {}
 
-    def append(self, shard: GroupShard, group: Group, records: tuple[LogRecord, ...], then: Committed) -> Steps[None]:
+    def append(
+        self,
+        shard: GroupShard,
+        group: Group,
+        records: tuple[LogRecord, ...],
+        then: Committed,
+        transactional: bool = False,
+    ) -> Steps[None]:
         """Append records of one group; `then` follows once they are committed by all in-sync replicas, or have
-        failed."""
+        failed. transactional: they are pending offsets."""
         tag = next(self._tags)
         self._pending[tag] = group, then
         group.in_flight += 1
-        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms)
+        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms, transactional)
 
     def appended(self, event: GroupRecordsAppended, now_ms: int) -> Steps[None]:
         """The outcome of an append. A success comes before the end of the leadership in which it was made."""

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kreplog.core.group_messages import GroupRecord, LogRecord, OffsetAndMetadata, OffsetRecord
-from kreplog.core.groups.group import GROUP_BYTES, Group, offset_size
+from kreplog.core.group_messages import (
+    GroupRecord,
+    LogRecord,
+    MarkerRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    PendingOffsetRecord,
+)
+from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
 from kreplog.core.memory import MemoryAccount
 from kreplog.types import TopicPartition
 
@@ -20,7 +27,8 @@ ACCOUNT = "consumer groups"
 class GroupShard:
     """partition: of `__consumer_offsets`. leader_epoch: in which this broker leads it. end: the offset that must be
     loaded. next_offset: that of the next record to load, -1 for the log start. active: it is loaded. deleted:
-    partitions that were deleted, whose offsets are still to be removed."""
+    partitions that were deleted, whose offsets are still to be removed. markers: (producer id, committed, offset) of
+    those that came while it was loading."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int, end: int, memory: MemoryAccount) -> None:
         self.partition = partition
@@ -30,6 +38,8 @@ class GroupShard:
         self.active = False
         self.deleted: frozenset[TopicPartition] = frozenset()
         self.groups: dict[str, Group] = {}
+        self.markers: list[tuple[int, bool, int]] = []
+        self._with_pending: dict[int, dict[Group, None]] = {}
         self._memory = memory
 
     @property
@@ -44,6 +54,11 @@ class GroupShard:
                 case OffsetRecord(group_id, partition, value):
                     group = self.groups.get(group_id) or self.add(Group(group_id))
                     self.take_offset(group, partition, value, at)
+                case PendingOffsetRecord(group_id, partition, value, producer_id):
+                    group = self.groups.get(group_id) or self.add(Group(group_id))
+                    self.add_pending(group, producer_id, partition, StoredOffset(value, at))
+                case MarkerRecord(producer_id, committed):
+                    self.end_transaction(producer_id, committed, at)
                 case GroupRecord(group_id, metadata):
                     group = self.groups.get(group_id) or self.add(Group(group_id))
                     before = group.members_size
@@ -59,12 +74,52 @@ class GroupShard:
             self.remove(group)
 
     def take_offset(self, group: Group, partition: TopicPartition, value: OffsetAndMetadata | None, at: int) -> None:
+        if value is None:
+            self._drop_pending(group, partition, at)
         before = group.offsets.get(partition)
         group.take(partition, value, at)
         after = group.offsets.get(partition)
         size = 0 if after is None else offset_size(after.value.metadata)
         size -= 0 if before is None else offset_size(before.value.metadata)
         self.reserve(group, size, force=True)
+
+    # Offsets that are committed with a transaction
+
+    def add_pending(self, group: Group, producer_id: int, partition: TopicPartition, stored: StoredOffset) -> None:
+        """Take a pending offset, in place of what the transaction had for the partition. stored: `at` of its record."""
+        held = group.pending_offsets.setdefault(producer_id, {})
+        before = held.get(partition)
+        held[partition] = stored
+        self._with_pending.setdefault(producer_id, {})[group] = None
+        size = offset_size(stored.value.metadata) - (0 if before is None else offset_size(before.value.metadata))
+        self.reserve(group, size, force=True)
+
+    def remove_pending(self, group: Group, producer_id: int, partition: TopicPartition) -> StoredOffset:
+        held = group.pending_offsets[producer_id]
+        stored = held.pop(partition)
+        if not held:
+            del group.pending_offsets[producer_id]
+            groups = self._with_pending[producer_id]
+            groups.pop(group, None)
+            if not groups:
+                del self._with_pending[producer_id]
+        self.release(group, offset_size(stored.value.metadata))
+        return stored
+
+    def end_transaction(self, producer_id: int, committed: bool, offset: int) -> None:
+        """The marker at `offset` is committed: so are the pending offsets before it, or they are dropped."""
+        for group in list(self._with_pending.get(producer_id, ())):
+            held = group.pending_offsets[producer_id]
+            for partition in [name for name, stored in held.items() if stored.at < offset]:
+                stored = self.remove_pending(group, producer_id, partition)
+                if committed:
+                    self.take_offset(group, partition, stored.value, stored.at)
+
+    def _drop_pending(self, group: Group, partition: TopicPartition, at: int) -> None:
+        """The offset is deleted: so is what was pending before, as a compaction would leave it."""
+        for producer_id, held in list(group.pending_offsets.items()):
+            if partition in held and held[partition].at < at:
+                self.remove_pending(group, producer_id, partition)
 
     # Groups and their memory
 
@@ -76,6 +131,9 @@ class GroupShard:
 
     def remove(self, group: Group) -> None:
         self.groups.pop(group.group_id, None)
+        for producer_id, held in list(group.pending_offsets.items()):
+            for partition in list(held):
+                self.remove_pending(group, producer_id, partition)
         self.release(group, group.charged)
 
     def reserve(self, group: Group, size: int, *, force: bool = False) -> bool:

@@ -40,15 +40,18 @@ class DelayedProduce:
             return False
         self.waiting.remove(index)
         if error is not ErrorCode.NONE:
-            self.responses[index] = ProducedPartition(self.responses[index].partition, error)
+            appended = self.responses[index]
+            self.responses[index] = ProducedPartition(appended.partition, error, appended.base_offset)
         return not self.waiting
 
     def expire(self) -> None:
         """Complete the responses that still wait with REQUEST_TIMED_OUT."""
         for index in sorted(self.waiting):
+            appended = self.responses[index]
             self.responses[index] = ProducedPartition(
-                self.responses[index].partition,
+                appended.partition,
                 ErrorCode.REQUEST_TIMED_OUT,
+                appended.base_offset,
                 message="appended, but not replicated in time; it may still be",
             )
         self.waiting.clear()

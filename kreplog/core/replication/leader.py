@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Self
 
 from kreplog.config import ReplicationConfig
 from kreplog.core.effects import AppendAsLeader, AppendMarker, AssignLeaderEpoch, Steps
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import UP_TO_HIGH_WATERMARK, FetchedPartition, FetchPartition, TransactionMarker
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.isr import RemoteReplica
@@ -19,7 +21,8 @@ from kreplog.types import NO_EPOCH, AppendInfo, EpochEndOffset, TopicPartition
 
 
 class LeaderRole(IsrProposer):
-    """The part of a Partition that leads. sequence_gap_grace: begun with each epoch that it leads."""
+    """The part of a Partition that leads. sequence_gap_grace: begun with each epoch that it leads. _markers: those that
+    it has appended, each with its offset, and whose commit the coordinator of groups has to learn of."""
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class LeaderRole(IsrProposer):
     ) -> None:
         super().__init__(broker_id, topic_partition, topic_id, config, brokers, changed)
         self.sequence_gap_grace = SequenceGapGrace()
+        self._markers: deque[tuple[int, TransactionMarker]] = deque()
 
     def _become_leader(self, now_ms: int) -> Steps[None]:
         """The epoch and its start are on disk before anything is served (KIP-101, F4); the high watermark stays what
@@ -48,6 +52,11 @@ class LeaderRole(IsrProposer):
         yield from self._flush_tail()
         yield from self._advance_high_watermark()
 
+    def _set_role(self, role: Role) -> None:
+        super()._set_role(role)
+        if role is not Role.LEADER:  # they may be truncated; a later leader's coordinator loads those that are not
+            self._markers.clear()
+
     # Produce
 
     def refuses_produce(self, acks: int, current_leader_epoch: int = NO_EPOCH) -> ErrorCode:
@@ -58,9 +67,11 @@ class LeaderRole(IsrProposer):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
-    def append(self, records: object, now_ms: int, transactional: bool = False) -> Steps[AppendInfo]:
+    def append(
+        self, records: object, now_ms: int, transactional: bool = False, sequenced: bool = True
+    ) -> Steps[AppendInfo]:
         """Append a producer's batches, or the marker of a transaction; for a duplicate batch returns its first offset
-        (KIP-98). transactional: a batch may be of a transaction.
+        (KIP-98). transactional: a batch may be of a transaction. sequenced: as for AppendAsLeader.
 
         Raises what AppendAsLeader throws; OutOfOrderSequenceError is retriable while sequence_gap_grace applies."""
         end_before = self.log.leo
@@ -74,8 +85,11 @@ class LeaderRole(IsrProposer):
                 self.leader_epoch,
                 strict=self.sequence_gap_grace.applies(now_ms),
                 transactional=transactional,
+                sequenced=sequenced,
             )
         )
+        if isinstance(records, TransactionMarker) and self.topic_partition.topic == OFFSETS_TOPIC:
+            self._markers.append((info.last_offset, records))
         if self.log.leo > end_before:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)
             self._mark_changed(PartitionChange.APPENDED)
@@ -87,6 +101,11 @@ class LeaderRole(IsrProposer):
     def is_committed(self, next_offset: int) -> bool:
         """Whether everything below `next_offset` may be acknowledged to an acks=all producer."""
         return self.high_watermark >= next_offset
+
+    def committed_markers(self) -> Iterator[tuple[int, TransactionMarker]]:
+        """Take out the markers that are committed by now, each with its offset, in order."""
+        while self._markers and self.is_committed(self._markers[0][0] + 1):
+            yield self._markers.popleft()
 
     # Fetches of followers
 

@@ -30,6 +30,7 @@ from kreplog.core.events import (
     Flushed,
     LeadershipChanged,
     LogFailed,
+    MarkerCommitted,
     OffsetFound,
     PartitionsDeleted,
     Received,
@@ -90,6 +91,9 @@ from kreplog.types import NO_EPOCH, Check, Create, EpochEndOffset, StoreOperatio
 MAX_EXPIRED_PER_STEP = 200
 """Delayed requests that one step completes because their time is over."""
 
+_CHANGES_OF_COMMITTED = frozenset({PartitionChange.COMMITTED, PartitionChange.APPENDED})
+"""Changes after which a marker may be committed: the one may come a step before the other."""
+
 
 class ReplicaManager:
     """The replication core of one broker.
@@ -100,7 +104,8 @@ class ReplicaManager:
     disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
     metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
     that were lost with a disk while this broker counted as in sync. coordinator_events: changes of leadership of
-    internal topics, and deletions of any, in order, for the coordinators of this broker to take.
+    internal topics, committed markers in them, and deletions of any, in order, for the coordinators of this broker to
+    take.
     """
 
     def __init__(
@@ -115,7 +120,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.fencing = ControlFencing()
         self.missing: dict[TopicPartition, str] = {}
-        self.coordinator_events: list[LeadershipChanged | PartitionsDeleted] = []
+        self.coordinator_events: list[LeadershipChanged | PartitionsDeleted | MarkerCommitted] = []
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
@@ -572,6 +577,8 @@ class ReplicaManager:
             self._fetcher_of[topic_partition].moved(topic_partition)
         if PartitionChange.COMMITTED in changes and topic_partition in self._produces:
             yield from self._produces.committed(topic_partition, partition.high_watermark)
+        if partition.role is Role.LEADER and changes & _CHANGES_OF_COMMITTED:
+            self._note_markers(partition)
         if PartitionChange.BELOW_MIN_ISR in changes:
             yield from self._produces.fail(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if changes & CHANGES_FOR_READERS:
@@ -580,6 +587,12 @@ class ReplicaManager:
     def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
         if partition.topic in INTERNAL_TOPICS:
             self.coordinator_events.append(LeadershipChanged(partition, leader_epoch, end))
+
+    def _note_markers(self, partition: Partition) -> None:
+        for offset, marker in partition.committed_markers():
+            self.coordinator_events.append(
+                MarkerCommitted(partition.topic_partition, marker.producer_id, marker.committed, offset)
+            )
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
         index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)

@@ -45,11 +45,16 @@ class ProducePurgatory:
             responses = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
             yield Reply(reply_to, ProduceResponse(tuple(responses)))
             return None
+        by_coordinator = isinstance(request, CoordinatorProduce)
         epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH
-        transactional = isinstance(request, TransactionalProduce)
+        transactional = isinstance(request, TransactionalProduce) or (
+            isinstance(request, CoordinatorProduce) and request.transactional
+        )
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
         for index, produced in enumerate(request.partitions):
-            response, next_offset = yield from self._append(produced, request.acks, epoch, now_ms, transactional)
+            response, next_offset = yield from self._append(
+                produced, request.acks, epoch, now_ms, transactional, not by_coordinator
+            )
             produce.responses.append(response)
             if response.error is ErrorCode.NONE and request.acks == -1:
                 partition = self._partitions[produced.partition]
@@ -62,7 +67,7 @@ class ProducePurgatory:
         return None
 
     def _append(
-        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int, transactional: bool
+        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int, transactional: bool, sequenced: bool
     ) -> Steps[tuple[ProducedPartition, int]]:
         """The response once it is committed, and the offset that the high watermark must reach for that. epoch: of the
         leader, NO_EPOCH for any."""
@@ -73,7 +78,7 @@ class ProducePurgatory:
             partition.sequence_gap_grace.begin(now_ms)
             return ProducedPartition(produced.partition, error), 0
         try:
-            info = yield from partition.append(produced.records, now_ms, transactional)
+            info = yield from partition.append(produced.records, now_ms, transactional, sequenced)
         except (LogFailedError, ResourceExhaustedError) as failure:
             partition.storage_failed(failure)
             partition.sequence_gap_grace.begin(now_ms)

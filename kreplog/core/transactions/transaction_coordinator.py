@@ -24,12 +24,15 @@ from kreplog.core.events import (
     Received,
     Tick,
 )
+from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.groups.log_writer import reported
 from kreplog.core.groups.timers import Deadline, Timers
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -39,6 +42,7 @@ from kreplog.core.transaction_messages import (
     TransactionMetadata,
     TransactionRecord,
     TransactionRequest,
+    TransactionResponse,
     partition_of_transaction,
 )
 from kreplog.core.transactions.marker_writer import MarkerWriter
@@ -112,13 +116,18 @@ class TransactionCoordinator:
     def _shard_of(self, transactional_id: str) -> TransactionShard | ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        count, known = 0, self._partitions()
-        while TopicPartition(TRANSACTIONS_TOPIC, count) in known:
-            count += 1
+        count = self._count(TRANSACTIONS_TOPIC)
         shard = self.shards.get(partition_of_transaction(transactional_id, count)) if count else None
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         return shard if shard.active else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _count(self, topic: str) -> int:
+        """Partitions of an internal topic, 0 while there is none."""
+        count, known = 0, self._partitions()
+        while TopicPartition(topic, count) in known:
+            count += 1
+        return count
 
     def _is_led(self, shard: TransactionShard) -> bool:
         return self.shards.get(shard.partition.partition) is shard
@@ -191,8 +200,10 @@ class TransactionCoordinator:
         match request:
             case InitProducerIdRequest():
                 yield from self._init(shard, reply_to, request, now_ms)
-            case AddPartitionsToTxnRequest():
-                yield from self._add(shard, reply_to, request, now_ms)
+            case AddPartitionsToTxnRequest(partitions=partitions):
+                yield from self._add(shard, reply_to, request, partitions)
+            case AddOffsetsToTxnRequest():
+                yield from self._add_offsets(shard, reply_to, request)
             case EndTxnRequest():
                 yield from self._end(shard, reply_to, request, now_ms)
 
@@ -273,14 +284,29 @@ class TransactionCoordinator:
 
         yield from self._append(shard, transaction, wanted, renewed)
 
+    def _add_offsets(self, shard: TransactionShard, reply_to: Hashable, request: AddOffsetsToTxnRequest) -> Steps[None]:
+        """Add the partition of `__consumer_offsets` that has the group."""
+        count = self._count(OFFSETS_TOPIC)
+        if not request.group_id:
+            yield Reply(reply_to, AddOffsetsToTxnResponse(ErrorCode.INVALID_GROUP_ID))
+        elif not count:  # retriable: the topic is being created
+            yield Reply(reply_to, AddOffsetsToTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        else:
+            partition = TopicPartition(OFFSETS_TOPIC, partition_of_group(request.group_id, count))
+            yield from self._add(shard, reply_to, request, (partition,))
+
     def _add(
-        self, shard: TransactionShard, reply_to: Hashable, request: AddPartitionsToTxnRequest, now_ms: int
+        self,
+        shard: TransactionShard,
+        reply_to: Hashable,
+        request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest,
+        partitions: tuple[TopicPartition, ...],
     ) -> Steps[None]:
         transaction = shard.transactions.get(request.transactional_id)
         error = self._refusal_of(transaction, request)
         if error is ErrorCode.NONE and transaction is not None and transaction.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
-        unknown = {name for name in request.partitions if name not in self._partitions()}
+        unknown = {name for name in partitions if name not in self._partitions()}
         if error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, _refusal(request, error))
             return
@@ -295,21 +321,21 @@ class TransactionCoordinator:
                             if name in unknown
                             else ErrorCode.OPERATION_NOT_ATTEMPTED,
                         )
-                        for name in request.partitions
+                        for name in partitions
                     )
                 ),
             )
             return
         ongoing = transaction.state is _S.ONGOING
         before = transaction.stored.partitions if ongoing else ()
-        if ongoing and set(request.partitions) <= set(before):
+        if ongoing and set(partitions) <= set(before):
             yield Reply(reply_to, _refusal(request, ErrorCode.NONE))
             return
         wall_ms: int = yield WallClock()
         wanted = transaction.changed(
             _S.ONGOING,
             wall_ms,
-            partitions=tuple(dict.fromkeys((*before, *request.partitions))),
+            partitions=tuple(dict.fromkeys((*before, *partitions))),
             start_ms=transaction.stored.start_ms if ongoing else wall_ms,
         )
 
@@ -321,7 +347,9 @@ class TransactionCoordinator:
         yield from self._append(shard, transaction, wanted, added)
 
     def _refusal_of(
-        self, transaction: TransactionalId | None, request: AddPartitionsToTxnRequest | EndTxnRequest
+        self,
+        transaction: TransactionalId | None,
+        request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
     ) -> ErrorCode:
         """NONE if the request comes from the present producer of the id, and may be served now."""
         if transaction is None or transaction.stored.producer_id != request.producer_id:
@@ -429,14 +457,14 @@ class TransactionCoordinator:
         yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, timeout_ms)
 
 
-def _refusal(
-    request: TransactionRequest, error: ErrorCode
-) -> InitProducerIdResponse | AddPartitionsToTxnResponse | EndTxnResponse:
+def _refusal(request: TransactionRequest, error: ErrorCode) -> TransactionResponse:
     """The response with one error for all of the request."""
     match request:
         case InitProducerIdRequest():
             return InitProducerIdResponse(error)
         case AddPartitionsToTxnRequest():
             return AddPartitionsToTxnResponse(tuple((name, error) for name in request.partitions))
+        case AddOffsetsToTxnRequest():
+            return AddOffsetsToTxnResponse(error)
         case EndTxnRequest():
             return EndTxnResponse(error)

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.events import Received
-from kreplog.core.group_messages import JoinGroupRequest
+from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -165,7 +165,7 @@ class Api:
             **transactions.ENCODERS,
         }
         self._queries = _queries(metadata)
-        coordinators = CoordinatorHandlers(
+        coordinators = self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
         )
         self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic), coordinators)
@@ -213,6 +213,8 @@ class Api:
         key = context.header.api_key
         if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
+        if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
+            self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
         if key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
             self._host.receive(Received(context, request))

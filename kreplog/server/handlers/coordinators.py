@@ -90,6 +90,10 @@ class CoordinatorHandlers:
         found = [{**(failure or self._coordinator(kind, key)), "key": key} for key in keys]
         return {**(failure or self._coordinator(kind, single or "")), "coordinators": found}
 
+    async def create_offsets_topic(self) -> None:
+        """Create `__consumer_offsets` if it does not exist; a failure is logged."""
+        await self._create(self._kinds[_GROUP])
+
     async def _create(self, kind: _Kind) -> Fields | None:
         """Create the internal topic if it does not exist; the response if that fails."""
         if self._topics.get(kind.topic) is not None:

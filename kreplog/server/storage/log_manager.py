@@ -131,6 +131,7 @@ class LogManager:
             strict=effect.strict,
             new_producers=producers.has_room,
             transactional=effect.transactional,
+            sequenced=effect.sequenced,
         )
         if replica.log.producer_count != replica.producers:
             producers.update(replica)

@@ -12,6 +12,7 @@ from kreplog.core.events import (
     GroupRecordsAppended,
     GroupRecordsRead,
     LeadershipChanged,
+    MarkerCommitted,
     PartitionsDeleted,
     Received,
     Tick,
@@ -24,10 +25,12 @@ from kreplog.core.group_messages import (
     JoinGroupRequest,
     JoinGroupResponse,
     LogRecord,
+    MarkerRecord,
     OffsetCommitRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
     partition_of_group,
 )
 from kreplog.core.groups.coordinator import GroupCoordinator
@@ -213,9 +216,34 @@ class GroupShell:
         assert found == partition
         return ErrorCode(error)
 
-    def offset(self, partition: TopicPartition = TOPIC) -> int | ErrorCode:
-        """The committed offset, or the error."""
-        (group,) = self.put("fetch", OffsetFetchRequest((OffsetFetchGroup(GROUP, (partition,)),))).groups
+    def commit_pending(
+        self,
+        offset: int,
+        producer_id: int = 7,
+        member: JoinGroupResponse | None = None,
+        partition: TopicPartition = TOPIC,
+        **fields: Any,
+    ) -> ErrorCode | None:
+        """The error of a TxnOffsetCommit, None while there is no response."""
+        generation, member_id = (-1, "") if member is None else (member.generation_id, member.member_id)
+        commits = (CommitPartition(partition, offset, **fields),)
+        request = TxnOffsetCommitRequest("id", GROUP, producer_id, 0, generation, member_id, None, commits)
+        response = self.put(f"pending {offset}", request)
+        return None if response is None else ErrorCode(dict(response.partitions)[partition])
+
+    def mark(self, committed: bool, producer_id: int = 7) -> None:
+        """A marker is appended to the group's log and committed."""
+        number = partition_of_group(GROUP, PARTITIONS)
+        self.logs[number].append(MarkerRecord(producer_id, committed))
+        self.committed[number] = len(self.logs[number])
+        at = TopicPartition(OFFSETS_TOPIC, number)
+        self.step(MarkerCommitted(at, producer_id, committed, len(self.logs[number]) - 1))
+
+    def offset(self, partition: TopicPartition = TOPIC, *, stable: bool = False) -> int | ErrorCode:
+        """The committed offset, or the error. stable: the request requires that no transaction may change it."""
+        (group,) = self.put("fetch", OffsetFetchRequest((OffsetFetchGroup(GROUP, (partition,)),), stable)).groups
+        if partition in group.unstable:
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
         if group.error is not ErrorCode.NONE:
             return ErrorCode(group.error)
         ((found, value),) = group.offsets

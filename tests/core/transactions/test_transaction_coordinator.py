@@ -18,9 +18,11 @@ from kreplog.core.events import (
     Received,
     Tick,
 )
+from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.transaction_messages import (
     TRANSACTIONS_TOPIC,
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -329,3 +331,23 @@ def test_ids_take_memory_and_are_refused_beyond_the_limit() -> None:
     assert responses == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     shell.step(LeadershipChanged(LOG, None))
     assert memory.held.total() == 0
+
+
+def test_the_partition_of_a_group_is_added() -> None:
+    shell = Shell()
+    shell.init()
+    request = AddOffsetsToTxnRequest("id", 100, 0, "group")
+    assert shell.request(request).error is ErrorCode.COORDINATOR_NOT_AVAILABLE  # there is no such topic yet
+    offsets = [TopicPartition(OFFSETS_TOPIC, number) for number in range(3)]
+    shell.known |= set(offsets)
+    home = offsets[partition_of_group("group", 3)]
+    shell.leaders[home] = 3
+    assert shell.request(request).error is ErrorCode.NONE
+    assert shell.core.shards[0].transactions["id"].stored.partitions == (home,)
+    assert shell.request(AddOffsetsToTxnRequest("id", 100, 0, "")).error is ErrorCode.INVALID_GROUP_ID
+    assert shell.request(AddOffsetsToTxnRequest("id", 100, 1, "group")).error is ErrorCode.PRODUCER_FENCED
+    shell.automatic = False
+    shell.end()
+    shell.commit()
+    assert [(each.leader, each.request.partitions[0].partition) for each in shell.sent] == [(3, home)]
+    assert shell.request(request).error is ErrorCode.CONCURRENT_TRANSACTIONS
