@@ -4,7 +4,7 @@ folder, `errors` holds what can go wrong."""
 from kreplog import errors
 from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
-from kreplog.topic import PartitionOffset, Topic, TopicRecord
+from kreplog.topic import MaintenanceConfig, MaintenanceError, PartitionOffset, Topic, TopicRecord
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
@@ -20,6 +20,8 @@ __all__ = [
     "Follow",
     "Log",
     "LogConfig",
+    "MaintenanceConfig",
+    "MaintenanceError",
     "NumpyColumns",
     "OffsetRange",
     "PartitionOffset",

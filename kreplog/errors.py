@@ -141,9 +141,15 @@ class InvalidReplicationFactorError(UsageError):
 
 
 class InvalidPartitionsError(UsageError):
-    """The number of partitions is below 1; nothing was changed."""
+    """The number of partitions is below 1, or not the one that the topic has; nothing was changed.
+
+    existing: how many the topic has, None where there is none."""
 
     kafka_code = ErrorCode.INVALID_PARTITIONS
+
+    def __init__(self, message: str, *, existing: int | None = None, path: str | None = None) -> None:
+        super().__init__(message, path=path)
+        self.existing = existing
 
 
 class InvalidReplicaAssignmentError(UsageError):

@@ -39,6 +39,7 @@ CORES = (
         "kreplog.core.groups",
         "kreplog.core.transactions",
         "kreplog.core.broker",
+        "kreplog.core.broker.log_cleaning",
     }
 )
 ALLOWED: dict[str, set[str]] = {
@@ -52,7 +53,9 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
-    "kreplog.topic": EVERYWHERE | {"kreplog.codecs", "kreplog.log", "kreplog._native"},
+    # Which partition is compacted next is a broker's rule, too.
+    "kreplog.topic": EVERYWHERE
+    | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
     "kreplog.commands.interruption": EVERYWHERE,
@@ -79,6 +82,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,
+    "kreplog.core.broker.log_cleaning": EVERYWHERE,
     # Of the cores wire has their messages alone: the dataclasses that frames are decoded into and encoded from.
     "kreplog.wire": EVERYWHERE
     | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages", "kreplog.core.transaction_messages"},

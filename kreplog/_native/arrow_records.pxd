@@ -71,11 +71,13 @@ cdef class RowSelection:
     cdef readonly int32_t partition
     cdef readonly Py_ssize_t length
     cdef readonly Py_ssize_t position
+    cdef Py_ssize_t written  # of `position`, what need not be encoded again
 
     cdef int encode(
         self, BatchBuilder builder, Py_ssize_t max_bytes, Py_ssize_t max_record_bytes, int64_t now, Py_ssize_t* needed
     ) noexcept nogil
     cdef int64_t first_over(self, Py_ssize_t limit) noexcept nogil
+    cdef int64_t first_keyless(self) noexcept nogil
 
 
 cdef Input bytes_column(str name, const ArrowSchema* schema, const ArrowArray* array, int64_t first) except *

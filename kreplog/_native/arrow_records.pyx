@@ -343,6 +343,18 @@ cdef class RowSelection:
                 return i
         return -1
 
+    cdef int64_t first_keyless(self) noexcept nogil:
+        """The first row without a key; -1 for none."""
+        cdef int64_t at
+        cdef int64_t i
+        cdef Bytes key
+        for at in range(self.length):
+            i = self.order[at] if self.order != NULL else at
+            _bytes_at(&self.inputs.key, i, &key)
+            if key.length < 0:
+                return i
+        return -1
+
 
 @cython.final
 cdef class BatchEncoder:

@@ -34,8 +34,8 @@ cdef enum:
     LONGEST_SLEEP_MS = 50
 
 
-def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second, bint drop_keyless):
-    """See Log.compact."""
+def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second, bint drop_keyless, between=None):
+    """See Log.compact. between: called without locks after each piece that was looked at; what it raises ends this."""
     cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
     cdef int64_t rate = 0 if max_bytes_per_second is None else integer(max_bytes_per_second, "max_bytes_per_second")
     if max_bytes_per_second is not None and rate < 1:
@@ -51,7 +51,7 @@ def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second, bint dro
         with nogil:
             PyThread_acquire_lock(log.compaction_mutex, WAIT_LOCK)
     try:
-        return Compaction(log, now, rate).run(force, drop_keyless)
+        return Compaction(log, now, rate, between).run(force, drop_keyless)
     finally:
         PyThread_release_lock(log.compaction_mutex)
 
@@ -71,11 +71,14 @@ cdef class Throttle:
     cdef int64_t rate  # bytes a second, 0 for no limit
     cdef int64_t spent
     cdef double started
+    cdef object between  # called where no lock is held, or None
 
     cdef int spend(self, int64_t size) except -1:
-        """Wait until `size` bytes more are allowed. Raises LogClosedError."""
+        """Wait until `size` bytes more are allowed. Raises LogClosedError, and what `between` raises."""
         cdef double ahead
         self.check()
+        if self.between is not None:
+            self.between()
         self.spent += size
         while self.rate:
             ahead = self.spent / <double> self.rate - (time.monotonic() - self.started)
@@ -83,6 +86,8 @@ cdef class Throttle:
                 break
             time.sleep(min(ahead, LONGEST_SLEEP_MS / 1000.0))  # in short pieces, so that close() is noticed
             self.check()
+            if self.between is not None:
+                self.between()
         return 0
 
     cdef int check(self) except -1:
@@ -108,10 +113,11 @@ cdef class Compaction:
     cdef Py_ssize_t dirty_from  # the first of the segments with dirty records
     cdef RecordFilter filter
 
-    def __init__(self, SegmentedLog log, int64_t now, int64_t rate):
+    def __init__(self, SegmentedLog log, int64_t now, int64_t rate, between=None):
         self.log = log
         self.now = now
         self.throttle = Throttle()
+        self.throttle.between = between
         self.throttle.log = log
         self.throttle.rate = rate
         self.throttle.started = time.monotonic()

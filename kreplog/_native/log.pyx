@@ -659,3 +659,12 @@ def mark_created(SegmentedLog log not None):
 def closed_with(SegmentedLog log not None):
     """The offsets that a closed log has for Kafka's checkpoint files; None where it is open, or closing it failed."""
     return log.closed_with
+
+
+def checkpoint_offsets(SegmentedLog log not None):
+    """The offsets that an open log has for Kafka's checkpoint files at the moment; None where it is closed."""
+    log.lock()
+    try:
+        return None if log.closed else log.offsets_to_checkpoint()
+    finally:
+        log.unlock()

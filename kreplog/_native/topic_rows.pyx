@@ -7,7 +7,7 @@ then on no Python object is touched, and the lock of the interpreter is only tak
 
 cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, strcmp
 
@@ -29,7 +29,7 @@ from kreplog._native.columns cimport Column, Timestamps, column_of, timestamps_o
 from kreplog._native.log cimport SegmentedLog
 
 from kreplog._native.arrow_records import array_rows, stream_rows
-from kreplog.errors import ArgumentTypeError, RecordTooLargeError, UsageError
+from kreplog.errors import ArgumentTypeError, RecordTooLargeError, ResourceExhaustedError, UsageError
 
 cdef enum:
     COALESCE = 1 << 20  # bytes that go out in one write
@@ -236,8 +236,9 @@ cdef PackedColumn _pack_timestamps(object timestamps_ms, Py_ssize_t expected):
     return packed
 
 
-def check_sizes(SegmentedLog log not None, RowSelection rows not None):
-    """Raise RecordTooLargeError if the log takes no record as large as one of `rows`."""
+def check_rows(SegmentedLog log not None, RowSelection rows not None):
+    """Raise RecordTooLargeError if the log takes no record as large as one of `rows`, InvalidRecordError if it is
+    compacted and one has no key."""
     cdef int64_t wrong
     with nogil:
         wrong = rows.first_over(log.record_limit - RECORD_SPACE)
@@ -247,33 +248,58 @@ def check_sizes(SegmentedLog log not None, RowSelection rows not None):
             "(max_message_bytes, or half of what a compressed batch may expand to); nothing was written: split the "
             "record or raise the limit", partition=log.name,
         )
+    if log.needs_keys:
+        with nogil:
+            wrong = rows.first_keyless()
+        if wrong >= 0:
+            log.refuse_keyless()
 
 
-def append_rows(SegmentedLog log not None, list selections not None):
-    """Append the rows of each RowSelection in turn, whose sizes are checked; return the range of their offsets.
+def append_rows(SegmentedLog log not None, list selections not None, make_room=None):
+    """Append the rows of each RowSelection in turn, which are checked; return the range of their offsets.
 
-    Raises LogFailedError, LogClosedError, and ResourceExhaustedError: of several batches the first may be written,
-    log_end_offset says how many records."""
+    make_room: called where the process may open no more files; where it returns True, the rest is appended, with what
+    other threads have appended meanwhile before it and within the range. Raises LogFailedError, LogClosedError, and
+    ResourceExhaustedError: of several batches the first may be written, log_end_offset says how many records."""
+    cdef int64_t first = INT64_MAX
+    cdef int64_t next_offset = 0
+    cdef RowSelection rows
+    while True:
+        try:
+            write_rows(log, selections, &first, &next_offset)
+            break
+        except ResourceExhaustedError:
+            if make_room is None or not make_room():
+                raise
+            for rows in selections:
+                rows.position = rows.written
+    log.flush_due(next_offset)
+    return range(first, next_offset)
+
+
+cdef int write_rows(SegmentedLog log, list selections, int64_t* first, int64_t* next_offset) except -1:
+    """Encode and write what is not written yet. first: at most the offset of the first record that was."""
     cdef BatchBuilder builder = log.builder
     cdef RowSelection rows
     cdef Py_ssize_t piece = min(log.segment_bytes, <int64_t> COALESCE)
     cdef Py_ssize_t needed = 0
     cdef int64_t now = wall_clock_ms()
     cdef int64_t max_timestamp = 0
-    cdef int64_t first
-    cdef int64_t next_offset
+    cdef int64_t start
     cdef int code
     log.begin_write()
     try:
-        first = next_offset = log.position.leo
+        start = next_offset[0] = log.position.leo
         if log.current_epoch != log.last_epoch:
             log.assign_epoch(log.current_epoch)
         builder.reset()
         for rows in selections:
             while rows.position < rows.length:
                 if builder.length and builder.length + log.batch_bytes > piece:
-                    log.write(builder.buffer, builder.length, next_offset, max_timestamp)
+                    log.write(builder.buffer, builder.length, next_offset[0], max_timestamp)
                     builder.reset()
+                    note_written(selections)
+                    first[0] = min(first[0], start)
                 builder.begin()
                 builder.reserve(log.batch_bytes)
                 while True:
@@ -287,10 +313,18 @@ def append_rows(SegmentedLog log not None, list selections not None):
                         f"{log.name}: rows were changed by another thread while they were appended; the records before "
                         "them may be in the log", partition=log.name,
                     )
-                next_offset += log._close_batch(builder, next_offset, &max_timestamp)
+                next_offset[0] += log._close_batch(builder, next_offset[0], &max_timestamp)
         if builder.length:
-            log.write(builder.buffer, builder.length, next_offset, max_timestamp)
+            log.write(builder.buffer, builder.length, next_offset[0], max_timestamp)
+            note_written(selections)
+        first[0] = min(first[0], start)
     finally:
         log.unlock()
-    log.flush_due(next_offset)
-    return range(first, next_offset)
+    return 0
+
+
+cdef int note_written(list selections) except -1:
+    cdef RowSelection rows
+    for rows in selections:
+        rows.written = rows.position
+    return 0

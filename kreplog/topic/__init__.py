@@ -21,6 +21,7 @@ from kreplog.log import Log
 from kreplog.topic import arrow_merge
 from kreplog.topic.decoding import Decoding, OnError
 from kreplog.topic.folder import TopicFolder
+from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
 from kreplog.types import topic_uuid
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["PartitionOffset", "Topic", "TopicRecord"]
+__all__ = ["MaintenanceConfig", "MaintenanceError", "PartitionOffset", "Topic", "TopicRecord"]
 
 RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
 LEAST_PIECE = 64 << 10  # bytes of a partition that are merged at once, however many partitions there are
 _ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _DEFAULT_CONFIG = LogConfig()
+_DEFAULT_MAINTENANCE = MaintenanceConfig()
 
 Offsets = int | Mapping[int, int] | None
 
@@ -69,19 +71,22 @@ class Topic:
         config: LogConfig | None = None,
         read_only: bool = False,
         max_open_partitions: int = 512,
+        maintenance: MaintenanceConfig | None = None,
     ) -> Self:
         """Open the topic `<folder>/<topic>`; create it with `partitions` partitions if there is none.
 
-        partitions: at most the number that an existing topic has; by default all of it. config: of every partition.
+        partitions: of an existing topic the number that it has, or None. config: of every partition.
         key_codec, value_codec: what keys and values are in this program: "bytes", "str", "json", "msgpack", a
         kreplog.codecs.ObjectCodec, or a pair of functions (encode, decode). None is null in all of them.
         read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
         and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
         max_open_partitions: so many that were appended to, at most a quarter of the files that the process may have,
         keep their file open; when it is one more, half of them are flushed and closed until their next append.
-        Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`, or it has fewer),
-        LogLockedError (another process has the topic, a partition of it or its folder open for writing),
-        CorruptCheckpointError (the topic file), StorageError.
+        maintenance: what one thread does in the background: flushing by time, retention, compaction, checkpoints; by
+        default what `config` has limits or a policy for. A reader has no such thread, nor a topic without such work.
+        Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`), InvalidPartitionsError (it
+        has another number of them: `existing`), LogLockedError (another process has the topic, a partition of it or its
+        folder open for writing), CorruptCheckpointError (the topic file), StorageError.
         """
         if config is None:
             config = _DEFAULT_CONFIG
@@ -90,16 +95,22 @@ class Topic:
         if config.replicated:
             raise UsageError("a topic in a folder is not replicated: brokers replicate topics")
         topic = cls.__new__(cls)
+        if maintenance is None:
+            maintenance = _DEFAULT_MAINTENANCE
+        if not isinstance(maintenance, MaintenanceConfig):
+            raise ArgumentTypeError(f"maintenance is a MaintenanceConfig, not {type(maintenance).__name__}")
         topic._key_codec = codec_of(key_codec, "key_codec")
         topic._value_codec = codec_of(value_codec, "value_codec")
         topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
         topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()
+        topic._maintenance = TopicMaintenance(topic._folder, maintenance)
         return topic
 
     _folder: TopicFolder
     _logs: Mapping[int, Log]
     _sticky: StickyPartitioner
+    _maintenance: TopicMaintenance
     _key_codec: ObjectCodec | None
     _value_codec: ObjectCodec | None
 
@@ -155,9 +166,24 @@ class Topic:
     def log(self, partition: int) -> Log:
         """The log of a partition, for all that `Log` has beyond this; closed with the topic, not by the caller.
 
+        With what is appended through it, it counts among max_open_partitions and is flushed by time, as the others are.
         Raises UsageError (no such partition), LogClosedError, and as `Log.open` does.
         """
-        return self._folder.log(partition)
+        log = self._folder.log(partition)
+        if not self._folder.read_only:
+            self._folder.appended.lend(partition, log)
+        return log
+
+    @property
+    def maintenance_errors(self) -> tuple[MaintenanceError, ...]:
+        """What the background thread has failed in, of each task and partition the latest failure, until an attempt
+        succeeds.
+
+        They are logged, too, and MaintenanceConfig.on_error is called with each. No other call raises them, except for
+        a flush: its partition refuses the next append with LogFailedError, and `close` raises it. A partition that
+        cannot be compacted is set aside until the topic is opened again; after want of disk space, files or memory, and
+        in all else, the thread tries again."""
+        return self._maintenance.errors
 
     def offsets(self) -> dict[int, range]:
         """The offsets of the committed records of each partition: from the log start to the high watermark."""
@@ -222,8 +248,11 @@ class Topic:
         is null, the key decides; records without a key go to partitions in long runs. Records of a partition keep their
         order. What is in Arrow or NumPy is taken as it is; items of other sequences go through the topic's codecs. All
         rows are split and encoded natively, and all are checked before the first is written.
-        Raises ArgumentTypeError, UsageError, RecordEncodeError, RecordTooLargeError (nothing written); LogFailedError,
-        ResourceExhaustedError: partitions before that of the error may be written; LogClosedError.
+        Where the process may open no more files, files of other partitions are closed, as by `append`; records that
+        other threads append to a partition meanwhile can then be within its range.
+        Raises ArgumentTypeError, UsageError, RecordEncodeError, RecordTooLargeError, InvalidRecordError (a compacted
+        topic needs keys; nothing written); LogFailedError, ResourceExhaustedError: partitions before that of the error
+        may be written; LogClosedError.
         """
         pieces = topic_rows.rows_of(
             _encoded(values, self._value_codec, "value"), _encoded(keys, self._key_codec, "key"), timestamps_ms
@@ -238,16 +267,19 @@ class Topic:
                 chosen.setdefault(selection.partition, []).append(selection)
         for number, selections in chosen.items():
             for selection in selections:
-                topic_rows.check_sizes(self._folder.log(number), selection)
+                topic_rows.check_rows(self._folder.log(number), selection)
         return {
-            number: topic_rows.append_rows(self._folder.log_to_append(number), selections)
+            number: topic_rows.append_rows(
+                self._folder.log_to_append(number), selections, self._folder.appended.make_room
+            )
             for number, selections in chosen.items()
         }
 
     def add_partitions(self, total: int) -> None:
         """Have `total` partitions. Keys then go to other partitions than before: their order holds from now on only.
 
-        Raises UsageError (fewer than there are), LogClosedError, StorageError: the next opening completes them.
+        Raises InvalidPartitionsError (fewer than there are), LogClosedError, StorageError: the next opening completes
+        them.
         """
         self._folder.add_partitions(total)
 
@@ -257,9 +289,12 @@ class Topic:
 
     def close(self) -> None:
         """Flush and close every partition, write Kafka's checkpoint files, and release the topic. Closing twice does
-        nothing. Raises LogFailedError of the first partition that could not be made durable; all are closed
-        nevertheless."""
-        self._folder.close()
+        nothing. The background thread ends first, after the file call that it is in. Raises LogFailedError of the first
+        partition that could not be made durable; all are closed nevertheless."""
+        self._maintenance.stop()
+        if not self._folder.closed:
+            self._folder.close()
+            self._maintenance.raise_failed_flush()
 
     # Reading
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 from kreplog._native.files import sync_file_system
 from kreplog._native.segment import close_idle_files
-from kreplog.errors import KreplogError
+from kreplog.errors import KreplogError, LogClosedError
 from kreplog.log import Log
 
 SYNCED_TOGETHER = 64
@@ -22,10 +22,12 @@ SYNCED_TOGETHER = 64
 class AppendedLogs:
     """The logs by partition, the longest listed first; at most `most`. Thread-safe.
 
-    A log that is not listed can be appended to all the same, and is then to be listed again."""
+    A log that is not listed can be appended to all the same, and is then to be listed again. A log that was lent to the
+    user, who may append to it at any time, counts while it has records that are not durable."""
 
     def __init__(self, folder: str, most: int) -> None:
         self.logs: dict[int, Log] = {}
+        self._lent: dict[int, Log] = {}
         self._folder = folder
         self._most = most
         self._mutex = threading.Lock()
@@ -34,9 +36,23 @@ class AppendedLogs:
         """List a log that is about to be appended to; where there is no room, half of the others are flushed and their
         files closed."""
         with self._mutex:
-            if number not in self.logs and len(self.logs) >= self._most:
+            if number not in self.logs and len(self.logs.keys() | self._unflushed_lent().keys()) >= self._most:
                 self._close_half()
             self.logs[number] = log
+
+    def lend(self, number: int, log: Log) -> None:
+        """Note that the user is given a log."""
+        with self._mutex:
+            self._lent[number] = log
+
+    def _unflushed_lent(self) -> dict[int, Log]:
+        return {number: log for number, log in self._lent.items() if _is_unflushed(log)}
+
+    def unflushed(self) -> dict[int, Log]:
+        """Those with records that are not durable yet; none that refuses writes."""
+        with self._mutex:
+            logs = self.logs | self._lent
+        return {number: log for number, log in logs.items() if _is_unflushed(log)}
 
     def make_room(self) -> bool:
         """For a process that may open no more files: close half of those here; False where there are none."""
@@ -44,13 +60,20 @@ class AppendedLogs:
             return self._close_half() > 0
 
     def _close_half(self) -> int:
-        chosen = dict(islice(self.logs.items(), (len(self.logs) + 1) // 2))
+        chosen = dict(islice(self.logs.items(), (len(self.logs) + 1) // 2)) | self._unflushed_lent()
         if len(chosen) >= SYNCED_TOGETHER:
             with suppress(KreplogError):
                 sync_file_system(self._folder)
         for number, log in chosen.items():
             with suppress(KreplogError):  # a log that fails refuses its next append, and says why
                 log.flush()
-            del self.logs[number]
+            self.logs.pop(number, None)
         close_idle_files()
         return len(chosen)
+
+
+def _is_unflushed(log: Log) -> bool:
+    try:
+        return log.failed is None and log.log_end_offset > log.recovery_point
+    except LogClosedError:
+        return False

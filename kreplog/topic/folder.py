@@ -18,7 +18,7 @@ import threading
 import uuid
 import weakref
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kreplog._native import log as segmented_log
 from kreplog._native import writable
@@ -30,6 +30,7 @@ from kreplog.config import LogConfig
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptCheckpointError,
+    InvalidPartitionsError,
     KreplogError,
     LogClosedError,
     StorageError,
@@ -58,9 +59,9 @@ class PartitionLog(Log):
 class TopicFolder:
     """The partitions of a topic, open for writing or for reading, and their logs. Thread-safe.
 
-    path: `<folder>/<topic>`. partitions: of a topic that does not exist yet; one that does has at least so many.
-    Raises InvalidTopicError, UsageError (a missing topic without a number, or one with fewer partitions),
-    LogLockedError, CorruptCheckpointError (the topic file), StorageError (a partition's directory is missing).
+    path: `<folder>/<topic>`. partitions: of a topic that does not exist yet; one that does has so many.
+    Raises InvalidTopicError, UsageError (a missing topic without a number), InvalidPartitionsError, LogLockedError,
+    CorruptCheckpointError (the topic file), StorageError (a partition's directory is missing).
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class TopicFolder:
             check_count(partitions)
         if read_only:
             self._look()
+            self._check_count(partitions, self.partitions)
             return
         make_directory(self.folder, config.directory_group)
         self._lock = TopicLock(self.folder, self.topic)
@@ -129,15 +131,19 @@ class TopicFolder:
             if partitions is None:
                 raise UsageError(f"{self.path}: there is no such topic; give `partitions` to create it", path=self.path)
             settled = TopicFile(_new_id(), partitions, 0)
-        if partitions is not None and partitions > settled.partitions:
-            raise UsageError(
-                f"{self.path} has {settled.partitions} partitions, not {partitions}: open it without `partitions`, and "
-                f"call add_partitions({partitions})",
-                path=self.path,
-            )
+        self._check_count(partitions, settled.partitions)
         if settled != content:
             write_topic_file(self._file_path, settled)
         self._complete(settled)
+
+    def _check_count(self, wanted: int | None, existing: int) -> None:
+        if wanted is not None and wanted != existing:
+            more = f", and call add_partitions({wanted})" if wanted > existing and not self.read_only else ""
+            raise InvalidPartitionsError(
+                f"{self.path} has {existing} partitions, not {wanted}: open it without `partitions`{more}",
+                existing=existing,
+                path=self.path,
+            )
 
     def _adopted(self, found: set[int]) -> TopicFile | None:
         """A topic without a topic file, as brokers and single logs leave it."""
@@ -214,9 +220,10 @@ class TopicFolder:
             self._check_open()
             self._check_writable()
             if total < self.partitions:
-                raise UsageError(
+                raise InvalidPartitionsError(
                     f"{self.path} has {self.partitions} partitions, which cannot become {total}: partitions are only "
                     "added",
+                    existing=self.partitions,
                     path=self.path,
                 )
             if total > self.partitions:
@@ -323,7 +330,7 @@ class TopicFolder:
                 errors.append(error)
         if self._lock is not None:
             try:
-                self._write_checkpoints()
+                self._write_checkpoints(segmented_log.closed_with)
             except KreplogError as error:
                 errors.append(error)
             finally:
@@ -333,15 +340,19 @@ class TopicFolder:
                 errors[0].add_note(str(other))
             raise errors[0]
 
-    def _write_checkpoints(self) -> None:
-        closed = {
+    def write_checkpoints(self) -> None:
+        """Bring Kafka's checkpoint files up to date, of logs that are open. Raises StorageError."""
+        self._write_checkpoints(segmented_log.checkpoint_offsets)
+
+    def _write_checkpoints(self, offsets_of: Callable[[PartitionLog], tuple[int, int, int | None] | None]) -> None:
+        found = {
             TopicPartition(self.topic, number): offsets
-            for number, log in self.logs.items()
-            if (offsets := segmented_log.closed_with(log)) is not None
+            for number, log in list(self.logs.items())
+            if (offsets := offsets_of(log)) is not None
         }
         for place, name in enumerate(CHECKPOINTS):
             checkpoint = OffsetCheckpoint(os.path.join(self.folder, name + "-offset-checkpoint"))
-            checkpoint.update_all({at: offsets[place] for at, offsets in closed.items()})
+            checkpoint.update_all({at: offsets[place] for at, offsets in found.items()})
 
     def abandon(self) -> None:
         """In a forked child: let go of what is the parent's."""

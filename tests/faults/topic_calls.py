@@ -56,7 +56,12 @@ def play(path: Path, mode: str, nth: int, pipe: int) -> None:
 
 def look(path: Path) -> tuple[int, list[int]]:
     """The number of partitions and the records, after they are opened, appended to, and opened again to be read."""
-    with Topic.open(path, FIRST, config=CONFIG) as topic:
+    try:
+        opened = Topic.open(path, FIRST, config=CONFIG)
+    except errors.InvalidPartitionsError as error:
+        assert error.existing == GROWN
+        opened = Topic.open(path, config=CONFIG)
+    with opened as topic:
         found = [int(record.value or b"") for record in topic.read()]
         for number in range(topic.partitions):
             topic.append(b"-1", partition=number)

@@ -233,3 +233,11 @@ def test_against_a_plain_model(
             assert found == wanted[number]
         every = sorted((r.value or b"", r.timestamp_ms) for r in topic.read())
     assert every == sorted((value or b"", time) for call in calls for value, _, time in call)
+
+
+def test_a_compacted_topic_needs_keys(path: Path) -> None:
+    with Topic.open(path, 2, config=LogConfig(cleanup_policy="compact")) as topic:
+        with pytest.raises(errors.InvalidRecordError, match="without a key"):
+            topic.append_many([b"a", b"b", b"c"], [b"k", b"l", None])
+        assert topic.offsets() == {0: range(0), 1: range(0)}
+        topic.append_many([b"a", b"b"], [b"k", b"l"])

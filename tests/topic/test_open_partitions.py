@@ -7,9 +7,10 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from kreplog import Topic
+from kreplog import LogConfig, Topic
 from kreplog.errors import LogClosedError, UsageError
 from tests.waiting import InChild
 
@@ -81,6 +82,36 @@ def test_the_process_may_open_no_more_files(path: Path) -> None:
             return values(topic)
 
     assert InChild(append).result() == sorted(b"%d" % number for number in range(PARTITIONS) for _ in range(2))
+
+
+def test_columns_where_the_process_may_open_no_more_files(path: Path) -> None:
+    """Also in the middle of a partition's records, for each of its segments."""
+    config = LogConfig(segment_bytes=2000, batch_bytes=500)
+    sent = [b"%d %s" % (number, b"x" * 50) for number in range(40 * 30)]
+
+    def append() -> bool:
+        with Topic.open(path, 30, config=config) as topic:
+            for number in range(30):
+                topic.append(sent[number], partition=number)
+            first_free = os.dup(0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            appended = topic.append_many(pa.table({"value": sent, "partition": [n % 30 for n in range(len(sent))]}))
+            assert appended == {number: range(1, 41) for number in range(30)}
+            return all(
+                [record.value for record in topic.read(number)] == [sent[number], *sent[number::30]]
+                for number in range(30)
+            )
+
+    assert InChild(append).result()
+
+
+def test_logs_in_the_users_hands_count(path: Path) -> None:
+    with Topic.open(path, 2 * MOST, max_open_partitions=MOST) as topic:
+        logs = [topic.log(number) for number in range(2 * MOST)]
+        for log in logs[:MOST]:
+            log.append(b"x")
+        topic.append(b"x", partition=MOST)
+        assert len(open_files(path.parent)) <= MOST
 
 
 def test_a_quarter_of_the_files_at_most(path: Path) -> None:

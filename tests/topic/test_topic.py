@@ -40,9 +40,11 @@ class TestOpen:
         with Topic.open(path) as again:
             assert (again.partitions, again.topic_id) == (3, topic.topic_id)
             assert again.offsets() == {0: range(0), 1: range(0), 2: range(1)}
-        with Topic.open(path, partitions=2) as again:
-            assert again.partitions == 3
-        with pytest.raises(errors.UsageError, match=r"add_partitions\(4\)"):
+        for read_only in (False, True):
+            with pytest.raises(errors.InvalidPartitionsError, match="has 3 partitions, not 2") as refused:
+                Topic.open(path, partitions=2, read_only=read_only)
+            assert refused.value.existing == 3
+        with pytest.raises(errors.InvalidPartitionsError, match=r"add_partitions\(4\)"):
             Topic.open(path, partitions=4)
         assert Topic.open(path, partitions=3).partitions == 3, "the refused opening holds no lock"
 
