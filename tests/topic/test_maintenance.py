@@ -183,8 +183,10 @@ class TestFailures:
 
     def test_on_error_may_not_close_the_topic(self, path: Path) -> None:
         refusals: list[BaseException] = []
+        opened = threading.Event()
 
         def close(_: MaintenanceError) -> None:
+            opened.wait(30)  # the thread may be faster than the opening, which has `topic` in the end
             try:
                 topic.close()
             except errors.UsageError as error:
@@ -194,6 +196,7 @@ class TestFailures:
         Topic.open(path, 2).close()
         with Log.open(f"{path}-1"):
             topic = Topic.open(path, config=SMALL, maintenance=config)
+            opened.set()
             until(lambda: bool(refusals))
             assert "may not close" in str(refusals[0])
             topic.close()
