@@ -4,7 +4,7 @@ folder, `errors` holds what can go wrong."""
 from kreplog import errors
 from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
-from kreplog.topic import MaintenanceConfig, MaintenanceError, PartitionOffset, Topic, TopicRecord
+from kreplog.topic import Cursor, MaintenanceConfig, MaintenanceError, PartitionOffset, Topic, TopicRecord
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AppendInfo",
     "Appender",
+    "Cursor",
     "Cut",
     "Damage",
     "EpochEndOffset",

@@ -15,12 +15,13 @@ from typing import Annotated
 import typer
 
 import kreplog
-from kreplog.commands import log
+from kreplog.commands import cursors, log
 from kreplog.commands.options import App, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
 app = App()
 app.add_typer(log.app, name="log", help="Inspect, verify, repair and append to one partition directory.")
+app.add_typer(cursors.app, name="cursor", help="List and reset the cursors of a topic in a folder.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -291,6 +291,10 @@ class LogLockedError(StorageError):
     """Another process has the partition directory open for writing; the message names it."""
 
 
+class CursorLockedError(StorageError):
+    """Another process, or another Topic of this one, has the cursor open; path: its lock file."""
+
+
 class LogClosedError(UsageError):
     """The log, or the reader or appender made from it, is closed."""
 

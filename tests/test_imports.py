@@ -53,9 +53,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
-    # Which partition is compacted next is a broker's rule, too.
+    # Which partition is compacted next, and where a group's offsets are, are rules of brokers, too.
     "kreplog.topic": EVERYWHERE
-    | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"},
+    | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"}
+    | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
     "kreplog.commands.interruption": EVERYWHERE,
@@ -65,11 +66,13 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.commands.log": EVERYWHERE
     | {"kreplog", "kreplog.batches"}
     | {f"kreplog.commands.{name}" for name in ("interruption", "lines", "options", "records")},
+    "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
     | {"kreplog.client", "kreplog.cluster"},
     "kreplog.cli": EVERYWHERE
-    | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.commands.options", "kreplog.sim"},
+    | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
+    | {"kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,

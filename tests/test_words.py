@@ -42,6 +42,7 @@ _COMMAND = "commands are named by the nouns of `kreplog --help`"
 SHARED_MODULES = {
     "broker": "the cores of a broker, the process, and " + _SIMULATED,
     "controller": "the core, and the mutations of it",
+    "cursors": _COMMAND,
     "files": "of the compiled log, and those of a cluster's directory",
     "health": _COMMAND,
     "log": "compiled, public, and the command of that name",

@@ -668,3 +668,13 @@ def checkpoint_offsets(SegmentedLog log not None):
         return None if log.closed else log.offsets_to_checkpoint()
     finally:
         log.unlock()
+
+
+def session_number(SegmentedLog log not None):
+    """The number of the writer session in the state file: another, once some process has opened the log for writing."""
+    log.lock()
+    try:
+        log.check_open()
+        return log.state.session().number
+    finally:
+        log.unlock()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -16,9 +17,11 @@ from kreplog._native.arrow_records import RowSelection
 from kreplog._native.partitioner import partition_for
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
-from kreplog.errors import ArgumentTypeError, ResourceExhaustedError, UsageError
+from kreplog.errors import ArgumentTypeError, LogClosedError, ResourceExhaustedError, UsageError
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
+from kreplog.topic.cursor_log import CursorLog
+from kreplog.topic.cursors import Cursor
 from kreplog.topic.decoding import Decoding, OnError
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["MaintenanceConfig", "MaintenanceError", "PartitionOffset", "Topic", "TopicRecord"]
+__all__ = ["Cursor", "MaintenanceConfig", "MaintenanceError", "PartitionOffset", "Topic", "TopicRecord"]
 
 RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
 LEAST_PIECE = 64 << 10  # bytes of a partition that are merged at once, however many partitions there are
@@ -104,12 +107,16 @@ class Topic:
         topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
         topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()
+        topic._cursor_log = CursorLog(topic._folder.folder)
+        topic._cursors = weakref.WeakSet()
         topic._maintenance = TopicMaintenance(topic._folder, maintenance)
         return topic
 
     _folder: TopicFolder
     _logs: Mapping[int, Log]
     _sticky: StickyPartitioner
+    _cursor_log: CursorLog
+    _cursors: weakref.WeakSet[Cursor]
     _maintenance: TopicMaintenance
     _key_codec: ObjectCodec | None
     _value_codec: ObjectCodec | None
@@ -288,12 +295,17 @@ class Topic:
         self._folder.flush()
 
     def close(self) -> None:
-        """Flush and close every partition, write Kafka's checkpoint files, and release the topic. Closing twice does
-        nothing. The background thread ends first, after the file call that it is in. Raises LogFailedError of the first
-        partition that could not be made durable; all are closed nevertheless."""
+        """Close its cursors, flush and close every partition, write Kafka's checkpoint files, and release the topic.
+        Closing twice does nothing. The background thread ends first, after the file call that it is in. Raises
+        LogFailedError of the first partition that could not be made durable; all are closed nevertheless."""
         self._maintenance.stop()
         if not self._folder.closed:
-            self._folder.close()
+            for cursor in list(self._cursors):
+                cursor.close()
+            try:
+                self._cursor_log.close()
+            finally:
+                self._folder.close()
             self._maintenance.raise_failed_flush()
 
     # Reading
@@ -361,6 +373,24 @@ class Topic:
         ]  # fmt: skip
         pieces = (arrow_merge.by_time if order == "time" else arrow_merge.in_turn)(streams)
         return (piece.select(list(wanted)) for piece in pieces)
+
+    def cursor(self, name: str, *, start: str = "earliest") -> Cursor:
+        """Open the durable place of a reader, for this process alone; also of a topic that is open read-only.
+
+        name: as of a topic; brokers have it as a consumer group. start: "earliest" or "latest", where nothing is
+        committed. Raises InvalidTopicError (the name), UsageError, CursorLockedError (it is open elsewhere),
+        LogLockedError (a broker runs on the folder), LogClosedError, StorageError (the folder may not be written).
+        """
+        if self.closed:
+            raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
+        cursor = Cursor(self, name, self._cursor_log, start)
+        self._cursors.add(cursor)
+        return cursor
+
+    def committed_offsets(self) -> dict[str, dict[int, int]]:
+        """The committed offsets of each cursor by partition, also of those that other processes have open, and of a
+        broker's consumer groups. Raises StorageError."""
+        return self._cursor_log.read_all(self.name)
 
     def _numbers(self, partition: int | None) -> list[int]:
         return list(self._folder.numbers) if partition is None else [partition]

@@ -18,7 +18,7 @@ import threading
 import uuid
 import weakref
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from kreplog._native import log as segmented_log
 from kreplog._native import writable
@@ -350,9 +350,7 @@ class TopicFolder:
             for number, log in list(self.logs.items())
             if (offsets := offsets_of(log)) is not None
         }
-        for place, name in enumerate(CHECKPOINTS):
-            checkpoint = OffsetCheckpoint(os.path.join(self.folder, name + "-offset-checkpoint"))
-            checkpoint.update_all({at: offsets[place] for at, offsets in found.items()})
+        update_checkpoints(self.folder, found)
 
     def abandon(self) -> None:
         """In a forked child: let go of what is the parent's."""
@@ -360,6 +358,13 @@ class TopicFolder:
         self.closed = True
         if self._lock is not None:
             self._lock.abandon()
+
+
+def update_checkpoints(folder: str, offsets: Mapping[TopicPartition, tuple[int, int, int | None]]) -> None:
+    """Update Kafka's checkpoint files by recovery point, high watermark and log start offset. Raises StorageError."""
+    for place, name in enumerate(CHECKPOINTS):
+        checkpoint = OffsetCheckpoint(os.path.join(folder, name + "-offset-checkpoint"))
+        checkpoint.update_all({partition: found[place] for partition, found in offsets.items()})
 
 
 def _new_id() -> str:

@@ -1,0 +1,191 @@
+"""CursorLog: the places of cursors in a folder, as a Kafka broker has committed offsets of consumer groups.
+
+    data/__consumer_offsets-<n>   a compacted partition; that of a cursor is chosen by its name, as of a group in Kafka
+    data/__consumer_offsets.lock  held for the time of one commit
+
+Several processes commit in turn. The log stays open between two commits of a process: the number of the writer session
+in its state file says whether another has written meanwhile, and it is opened anew only then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from kreplog._native import log as segmented_log
+from kreplog._native import writable
+from kreplog._native.directory import TopicLock
+from kreplog._native.files import error_of
+from kreplog.config import LogConfig
+from kreplog.core.group_messages import OFFSETS_TOPIC, OffsetAndMetadata, OffsetRecord, partition_of_group
+from kreplog.errors import LogLockedError, StorageError, UsageError
+from kreplog.topic.folder import PartitionLog, TopicFolder, update_checkpoints
+from kreplog.types import NO_EPOCH, TopicPartition
+from kreplog.wire import group_records
+
+PARTITIONS = 50
+"""Kafka's offsets.topic.num.partitions, of a folder that has no such topic yet."""
+
+CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=1 << 20)
+LOCK_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+_cursor_logs: weakref.WeakSet[CursorLog] = weakref.WeakSet()
+
+
+class CursorLog:
+    """The committed offsets of all cursors of a folder. Thread-safe, and for several processes at once."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, OFFSETS_TOPIC)
+        self._mutex = threading.Lock()
+        self._partitions = 0
+        self._logs: dict[int, tuple[PartitionLog, int]] = {}
+        _cursor_logs.add(self)
+
+    def read(self, name: str, topic: str) -> dict[int, int]:
+        """The committed offset of each partition of `topic` that has one. Raises LogLockedError, StorageError."""
+        with self._locked(name) as log:
+            return _places_in(log, topic).get(name, {})
+
+    def read_all(self, topic: str) -> dict[str, dict[int, int]]:
+        """The same of all cursors by name, and of a broker's consumer groups; takes no lock. Raises StorageError."""
+        found: dict[str, dict[int, int]] = {}
+        try:
+            names = os.listdir(self._folder)
+        except OSError as error:
+            raise error_of("cannot list", self._folder, error) from error
+        for name in sorted(names):
+            if name.startswith(OFFSETS_TOPIC + "-") and name[len(OFFSETS_TOPIC) + 1 :].isdigit():
+                with PartitionLog.open(os.path.join(self._folder, name), read_only=True) as log:
+                    found |= _places_in(log, topic)
+        return dict(sorted(found.items()))
+
+    def commit(self, name: str, offsets: Mapping[TopicPartition, int], durable: bool) -> None:
+        """Commit offsets, all or none. Raises LogLockedError, LogFailedError, StorageError."""
+        now_ms = time.time_ns() // 1_000_000
+        records = [
+            OffsetRecord(name, partition, OffsetAndMetadata(offset, NO_EPOCH, "", now_ms, -1))
+            for partition, offset in offsets.items()
+        ]
+        with self._locked(name) as log:
+            segments = len(log.segments)
+            log.append_batches(group_records.encode_batch(records))
+            if durable:
+                log.flush()
+            if len(log.segments) > segments:
+                log.compact()
+
+    def close(self) -> None:
+        """Close what is open. Raises LogFailedError, StorageError."""
+        failures: list[StorageError] = []
+        with self._mutex:
+            while self._logs:
+                number, (log, session) = self._logs.popitem()
+                try:
+                    with self._lock():
+                        self._close_log(number, log, session)
+                except StorageError as error:
+                    writable.abandon(log)
+                    if not isinstance(error, LogLockedError):  # a broker has the folder, and all that was committed
+                        failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _close_log(self, number: int, log: PartitionLog, session: int) -> None:
+        if segmented_log.session_number(log) != session or log.failed is not None:
+            writable.abandon(log)
+            return
+        log.close()
+        offsets = segmented_log.closed_with(log)
+        if offsets is not None:
+            update_checkpoints(self._folder, {TopicPartition(OFFSETS_TOPIC, number): offsets})
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[PartitionLog]:
+        """The log of a cursor, for this process alone."""
+        with self._mutex:
+            if not self._partitions:
+                self._partitions = self._settled()
+            number = partition_of_group(name, self._partitions)
+            with self._lock():
+                yield self._log(number)
+
+    def _log(self, number: int) -> PartitionLog:
+        if number in self._logs:
+            log, session = self._logs[number]
+            if segmented_log.session_number(log) == session and log.failed is None:
+                return log
+            del self._logs[number]
+            writable.abandon(log)
+        log = PartitionLog.open(f"{self._path}-{number}", CONFIG)
+        self._logs[number] = log, segmented_log.session_number(log)
+        return log
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        lock = _in_turn(lambda: TopicLock(self._folder, OFFSETS_TOPIC))
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _settled(self) -> int:
+        """The number of partitions; they are created where there are none."""
+
+        def opened() -> TopicFolder:
+            try:
+                return TopicFolder(self._path, None, CONFIG, False, 1)
+            except UsageError:  # there is no such topic
+                return TopicFolder(self._path, PARTITIONS, CONFIG, False, 1)
+
+        folder = _in_turn(opened)
+        try:
+            return folder.partitions
+        finally:
+            folder.close()
+
+    def abandon(self) -> None:
+        """In a forked child: forget what is the parent's."""
+        self._mutex = threading.Lock()
+        self._logs.clear()
+
+
+def _places_in(log: PartitionLog, topic: str) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    records = ((record.offset, record.key, record.value) for record in log.read())
+    for _, record in group_records.decode_records(records):
+        if isinstance(record, OffsetRecord) and record.partition.topic == topic:
+            places = found.setdefault(record.group_id, {})
+            places.pop(record.partition.partition, None)
+            if record.value is not None:
+                places[record.partition.partition] = record.value.offset
+    return {name: dict(sorted(places.items())) for name, places in found.items() if places}
+
+
+def _in_turn(lock: Callable[[], T]) -> T:
+    """What `lock` returns, when no other process is committing. Raises LogLockedError after LOCK_TIMEOUT_S, such as
+    where a broker runs."""
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return lock()
+        except LogLockedError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.0005)  # for the commit of another process, whose end the kernel's lock does not announce
+
+
+def _abandon_in_child() -> None:
+    for log in list(_cursor_logs):
+        log.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

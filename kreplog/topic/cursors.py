@@ -1,0 +1,266 @@
+"""Cursor: the named, durable place of a reader in a topic.
+
+Committed places are offsets of a consumer group in `__consumer_offsets` beside the data, so that a broker which takes
+the folder over shows them as such; or rows of the SQLite database to which the reader writes its results.
+
+    data/orders@billing.lock   held by the process that has the cursor "billing" of the topic "orders"
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kreplog._native.files import error_of
+from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, UsageError
+from kreplog.topic.cursor_log import CursorLog
+from kreplog.topic.decoding import OnError
+from kreplog.topic.merge import TopicRecord
+from kreplog.types import TopicPartition, check_topic
+
+if TYPE_CHECKING:
+    from kreplog.topic import Topic
+
+TABLE = "kreplog_cursors"
+_CREATE = (
+    f"CREATE TABLE IF NOT EXISTS {TABLE} (topic_id TEXT, topic TEXT, name TEXT, partition INTEGER, next_offset INTEGER,"
+    " PRIMARY KEY (topic_id, topic, name, partition)) WITHOUT ROWID"
+)
+_cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+
+
+class Cursor:
+    """The place of a reader in a topic, made by `Topic.cursor`; a context manager. For one thread at a time.
+
+    Iterating returns the records from its place to the high watermarks at that moment. The place moves with each record
+    that is returned, and is durable by `commit`: after a crash the records since the latest commit are returned again.
+    """
+
+    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str) -> None:
+        check_topic(name)
+        if start not in ("earliest", "latest"):
+            raise UsageError(f"start is 'earliest' or 'latest', not {start!r}")
+        self._topic = topic
+        self._name = name
+        self._log = log
+        self._start = start
+        self._lock: int | None = _locked(f"{topic.path}@{name}.lock", name)
+        try:
+            self._committed = log.read(name, topic.name)
+            self._places = dict(self._committed)
+            self._defaults()
+        except BaseException:
+            self._release()
+            raise
+        _cursors.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"at {self._places}"
+        return f"<kreplog.Cursor {self._name} of {self._topic.path} {state}>"
+
+    @property
+    def name(self) -> str:
+        """As a broker has the name of a consumer group."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        return self._lock is None
+
+    @property
+    def places(self) -> dict[int, int]:
+        """The offset of the next record of each partition."""
+        self._check_open()
+        self._defaults()
+        return dict(self._places)
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """The committed offset of each partition that has one: that of the next record to be read."""
+        return dict(self._committed)
+
+    def lag(self) -> dict[int, int]:
+        """How many offsets each partition's high watermark is past the committed offset, or the start without one."""
+        self._check_open()
+        return {
+            number: max(0, offsets.stop - self._committed.get(number, offsets.start))
+            for number, offsets in self._topic.offsets().items()
+        }
+
+    # Reading
+
+    def __iter__(self) -> Iterator[TopicRecord]:
+        return self.read()
+
+    def read(self, *, order: str = "partition", on_error: OnError = "raise") -> Iterator[TopicRecord]:
+        """Iterate over the records from the place to the high watermarks now; arguments as of `Topic.read`.
+
+        Raises as that; OffsetOutOfRangeError where retention has deleted records at the place: `seek` to go on."""
+        starts = self.places
+        stops = {number: offsets.stop for number, offsets in self._topic.offsets().items() if number in starts}
+        records = self._topic.read(start=starts, stop=stops, order=order, on_error=on_error)
+        return self._moving(records, stops)
+
+    def _moving(self, records: Iterator[TopicRecord], stops: dict[int, int]) -> Iterator[TopicRecord]:
+        for record in records:
+            self._check_open()
+            self._places[record.partition] = record.offset + 1
+            yield record
+        for number, stop in stops.items():  # past what is no record: gaps, and markers of transactions
+            self._places[number] = max(self._places[number], stop)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Move the place of a partition; an iteration under way goes on where it is. Raises UsageError."""
+        self._check_open()
+        offsets = self._topic.offsets().get(partition)
+        if offsets is None:
+            raise UsageError(f"{self._topic.path} has no partition {partition}", path=self._topic.path)
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise ArgumentTypeError(f"offset is an int, not {type(offset).__name__}")
+        if not offsets.start <= offset <= offsets.stop:
+            raise UsageError(
+                f"cursor {self._name}: {self._topic.name}-{partition} has the offsets {offsets.start} to "
+                f"{offsets.stop}, not {offset}",
+                path=self._topic.path,
+            )
+        self._places[partition] = offset
+
+    def seek_to_beginning(self) -> None:
+        """Move to the log start of every partition."""
+        self._check_open()
+        self._places = {number: offsets.start for number, offsets in self._topic.offsets().items()}
+
+    def seek_to_end(self) -> None:
+        """Move to the high watermark of every partition."""
+        self._check_open()
+        self._places = {number: offsets.stop for number, offsets in self._topic.offsets().items()}
+
+    # Committing
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Commit the place: of all records that were returned. It survives this process; with `durable`, a loss of
+        power too, for which a topic that is open for writing is flushed first.
+
+        All partitions together. Raises LogLockedError (a broker runs on the folder), LogFailedError, StorageError: then
+        the commit before counts, or this one.
+        """
+        self._check_open()
+        changed = {number: offset for number, offset in self._places.items() if self._committed.get(number) != offset}
+        if durable and not self._topic.read_only:
+            self._topic.flush()
+        if changed or durable:
+            offsets = {TopicPartition(self._topic.name, number): self._places[number] for number in self._places}
+            self._log.commit(self._name, offsets, durable)
+            self._committed.update(changed)
+
+    @contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[Self]:
+        """Keep the place in the caller's database, in one transaction with what the caller writes there: exactly once.
+
+        The place is that in the table kreplog_cursors of the database, or, the first time, that of the cursor. At the
+        end of the `with` statement it is written and all is committed; an error rolls all back, the place too. Places
+        in the database and by `commit` are independent: use one of them for a cursor.
+        Raises UsageError (a transaction is open on the connection), and what sqlite3 raises.
+        """
+        self._check_open()
+        if not isinstance(connection, sqlite3.Connection):
+            raise ArgumentTypeError(f"connection is a sqlite3.Connection, not {type(connection).__name__}")
+        if connection.in_transaction:
+            raise UsageError("a transaction is open on the connection: commit it first, or roll it back")
+        key = str(self._topic.topic_id or ""), self._topic.name, self._name
+        before = self.places
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute(_CREATE)
+            stored = connection.execute(
+                f"SELECT partition, next_offset FROM {TABLE} WHERE topic_id = ? AND topic = ? AND name = ?", key
+            )
+            self._places.update(stored.fetchall())
+            yield self
+            self._check_open()
+            connection.executemany(
+                f"INSERT OR REPLACE INTO {TABLE} VALUES (?, ?, ?, ?, ?)",
+                [(*key, number, offset) for number, offset in self._places.items()],
+            )
+            connection.commit()
+        except BaseException:
+            self._places = before
+            connection.rollback()
+            raise
+        self._committed = dict(self._places)
+
+    # The end
+
+    def close(self) -> None:
+        """Release the cursor, without a commit. Closing twice does nothing."""
+        self._release()
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
+            os.close(lock)
+
+    def abandon(self) -> None:
+        """In a forked child: the cursor is the parent's."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _check_open(self) -> None:
+        if self._lock is None or self._topic.closed:
+            raise LogClosedError(f"cursor {self._name} of {self._topic.path} is closed", path=self._topic.path)
+
+    def _defaults(self) -> None:
+        """A place in each partition that is new."""
+        for number, offsets in self._topic.offsets().items():
+            if number not in self._places:
+                from_start = self._start == "earliest" or bool(self._committed)
+                self._places[number] = offsets.start if from_start else offsets.stop
+
+
+def _locked(path: str, name: str) -> int:
+    """The descriptor of the cursor's lock file, locked. Raises CursorLockedError, StorageError."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise error_of("cannot open", path, error) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
+        os.close(file)
+        raise CursorLockedError(
+            f"cursor {name} is open in process {holder or 'unknown'}, which {path} is locked by: close it there, or "
+            "choose another name",
+            path=path,
+        ) from error
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        os.close(file)
+        raise error_of("cannot write", path, error) from error
+    return file
+
+
+def _abandon_in_child() -> None:
+    for cursor in list(_cursors):
+        cursor.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,0 +1,55 @@
+"""A broker takes over a folder with cursors: it has them as committed offsets of consumer groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import NewTopic
+from kafka.structs import OffsetAndMetadata
+
+from kreplog import Topic, errors
+from kreplog.cluster.local_cluster import LocalCluster
+from tests.integration.clusters import admin_of, wait_for_topic
+
+SETTINGS = ('"offsets.topic.num.partitions" = 5',)
+
+
+def test_a_broker_takes_over_and_gives_back(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "cluster", [0], first_port=0, settings=SETTINGS)
+    path = cluster.home(0) / "data" / "orders"
+    places = [TopicPartition("orders", number) for number in range(2)]
+    try:
+        cluster.start()
+        with admin_of(cluster.bootstrap()) as admin:
+            admin.create_topics([NewTopic("orders", 2, 1)])
+        wait_for_topic(cluster, "orders", 2)
+        consumer = KafkaConsumer(group_id="other", bootstrap_servers=cluster.bootstrap())
+        consumer.assign(places)
+        consumer.commit({places[1]: OffsetAndMetadata(0, "", -1)})  # which makes __consumer_offsets
+        consumer.close(autocommit=False)
+        with Topic.open(path, read_only=True) as reader, pytest.raises(errors.LogLockedError, match="kreplog broker"):
+            reader.cursor("billing")
+        cluster.stop()
+
+        with Topic.open(path) as topic, topic.cursor("billing") as cursor:
+            for number in range(7):
+                topic.append(b"%d" % number, partition=number % 2)
+            list(cursor)
+            cursor.commit()
+
+        cluster.start()
+        wait_for_topic(cluster, "orders", 2)
+        consumer = KafkaConsumer(group_id="billing", bootstrap_servers=cluster.bootstrap())
+        assert [consumer.committed(place) for place in places] == [4, 3]
+        consumer.assign(places)
+        consumer.commit({places[0]: OffsetAndMetadata(2, "", -1)})
+        consumer.close(autocommit=False)
+        cluster.stop()
+
+        with Topic.open(path) as topic, topic.cursor("billing") as cursor:
+            assert cursor.places == {0: 2, 1: 3}
+            assert [record.value for record in cursor] == [b"4", b"6"]
+    finally:
+        cluster.stop()

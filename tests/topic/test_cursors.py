@@ -1,0 +1,278 @@
+"""Cursors: a reader's place, its commits, its owner. Kills at each file call: tests/faults/test_cursor_calls.py."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig, Topic, errors
+from kreplog.core.group_messages import partition_of_group
+from kreplog.topic import cursor_log
+from tests.faults.forked import ends_by, result_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "orders"
+
+
+@pytest.fixture
+def topic(path: Path) -> Iterator[Topic]:
+    with Topic.open(path, 2) as opened:
+        for number in range(10):
+            opened.append(b"%d" % number, partition=number % 2)
+        yield opened
+
+
+def test_a_cursor_goes_on_where_it_was_committed(path: Path, topic: Topic) -> None:
+    with topic.cursor("billing") as cursor:
+        assert cursor.lag() == {0: 5, 1: 5} and cursor.committed == {}
+        for record in cursor:
+            if record == (1, 2, *record[2:]):
+                break
+        cursor.commit()
+        assert cursor.committed == {0: 5, 1: 3} == cursor.places and cursor.lag() == {0: 0, 1: 2}
+        assert [record.offset for record in cursor] == [3, 4]
+    with topic.cursor("billing") as cursor:
+        assert [(record.partition, record.offset) for record in cursor] == [(1, 3), (1, 4)], "which was not committed"
+        cursor.commit(durable=True)
+    topic.append(b"new", partition=0)
+    with Topic.open(path, read_only=True) as reader, reader.cursor("billing") as cursor:
+        assert [record.value for record in cursor.read(order="time")] == [b"new"]
+        assert list(cursor) == []
+        cursor.commit()
+    with topic.cursor("billing") as cursor:
+        assert cursor.places == {0: 6, 1: 5}
+
+
+def test_each_cursor_has_its_own_place(topic: Topic) -> None:
+    with topic.cursor("a") as first, topic.cursor("b", start="latest") as second:
+        assert len(list(first)) == 10 and list(second) == []
+        topic.append(b"new", partition=1)
+        assert [record.value for record in first] == [record.value for record in second] == [b"new"]
+        first.commit()
+    with topic.cursor("b") as second:
+        assert len(list(second)) == 11, "it has committed nothing"
+
+
+def test_added_partitions_are_read_from_their_start(topic: Topic) -> None:
+    with topic.cursor("a", start="latest") as cursor:
+        cursor.commit()
+        topic.add_partitions(3)
+        topic.append(b"new", partition=2)
+        assert [record.value for record in cursor] == [b"new"]
+
+
+def test_seek(topic: Topic) -> None:
+    with topic.cursor("a") as cursor:
+        cursor.seek(1, 3)
+        assert [record.offset for record in cursor if record.partition == 1] == [3, 4]
+        cursor.seek_to_beginning()
+        assert len(list(cursor)) == 10
+        cursor.seek_to_beginning()
+        cursor.seek_to_end()
+        assert list(cursor) == []
+        for partition, offset in ((2, 0), (0, 6), (0, -1), (0, True)):
+            with pytest.raises(errors.UsageError):
+                cursor.seek(partition, offset)
+
+
+def test_records_that_retention_has_deleted_are_an_error(topic: Topic) -> None:
+    with topic.cursor("a") as cursor:
+        next(iter(cursor))
+        topic.log(0).delete_records_before(3)
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            list(cursor)
+        cursor.seek(0, 3)
+        assert [record.offset for record in cursor if record.partition == 0] == [3, 4]
+
+
+def test_places_are_committed_as_kafka_has_them(path: Path, topic: Topic) -> None:
+    with topic.cursor("billing") as cursor:
+        list(cursor)
+        cursor.commit()
+    number = partition_of_group("billing", cursor_log.PARTITIONS)
+    with Log.open(path.parent / f"__consumer_offsets-{number}", read_only=True) as log:
+        keys = [record.key for record in log.read()]
+    assert keys == [b"\0\1\0\7billing\0\6orders\0\0\0%c" % partition for partition in (0, 1)]
+
+
+def test_the_offsets_are_compacted(path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_log, "CONFIG", LogConfig(cleanup_policy="compact", segment_bytes=2000))
+    with topic.cursor("billing") as cursor:
+        for offset in range(200):
+            cursor.seek(0, offset % 2)
+            cursor.commit()
+    number = partition_of_group("billing", cursor_log.PARTITIONS)
+    with Log.open(path.parent / f"__consumer_offsets-{number}", read_only=True) as log:
+        assert log.log_end_offset == 400 and log.size < 8000
+    with topic.cursor("billing") as cursor:
+        assert cursor.places == {0: 1, 1: 0}
+
+
+class TestOwner:
+    def test_one_process_has_a_cursor(self, path: Path, topic: Topic) -> None:
+        def attempt() -> str:
+            with Topic.open(path, read_only=True) as reader:
+                try:
+                    reader.cursor("billing")
+                except errors.CursorLockedError as error:
+                    return str(error)
+            return ""
+
+        with topic.cursor("billing"):
+            assert f"process {os.getpid()}" in result_of(attempt)
+            with pytest.raises(errors.CursorLockedError):
+                topic.cursor("billing")
+        assert result_of(attempt) == ""
+
+    def test_a_killed_owner_leaves_it(self, path: Path, topic: Topic) -> None:
+        def die() -> None:
+            cursor = Topic.open(path, read_only=True).cursor("billing")
+            list(cursor)
+            cursor.commit()
+            os.kill(os.getpid(), 9)
+
+        assert ends_by(die)[0] == -9
+        with topic.cursor("billing") as cursor:
+            assert cursor.places == {0: 5, 1: 5}
+
+    def test_processes_commit_in_turn(self, path: Path, topic: Topic) -> None:
+        """To one partition of the offsets, whose log each of them has open."""
+        same = [f"c{n}" for n in range(2000) if partition_of_group(f"c{n}", cursor_log.PARTITIONS) == 7][:2]
+        assert len(same) == 2
+
+        def other(offset: int) -> None:
+            with Topic.open(path, read_only=True) as reader, reader.cursor(same[1]) as cursor:
+                cursor.seek(0, offset)
+                cursor.commit()
+
+        with topic.cursor(same[0]) as cursor:
+            for offset in range(5):
+                cursor.seek(0, offset)
+                cursor.commit()
+                result_of(lambda offset=offset: other(offset))  # type: ignore[misc]
+                cursor.seek(1, offset)
+                cursor.commit()
+        for name in same:
+            with topic.cursor(name) as cursor:
+                assert cursor.places == {0: 4, 1: 4 if name == same[0] else 0}
+
+    def test_a_forked_child_has_none(self, topic: Topic) -> None:
+        with topic.cursor("billing") as cursor:
+
+            def child() -> str:
+                try:
+                    cursor.commit()
+                except errors.LogClosedError as error:
+                    return str(error)
+                return ""
+
+            assert "closed" in result_of(child)
+            list(cursor)
+            cursor.commit()
+
+    def test_a_child_of_a_reader_opens_its_own(self, path: Path, topic: Topic) -> None:
+        with Topic.open(path, read_only=True) as reader:
+            with reader.cursor("billing") as cursor:
+                list(cursor)
+                cursor.commit()
+
+            def child() -> dict[int, int]:
+                with reader.cursor("billing") as cursor:
+                    cursor.seek(0, 1)
+                    cursor.commit()
+                    return cursor.committed
+
+            assert result_of(child) == {0: 1, 1: 5}
+            with reader.cursor("billing") as cursor:
+                assert cursor.places == {0: 1, 1: 5}
+
+    def test_a_topic_that_is_closed_closes_its_cursors(self, path: Path) -> None:
+        with Topic.open(path, 1) as topic:
+            cursor = topic.cursor("billing")
+        assert cursor.closed
+        with Topic.open(path) as topic, topic.cursor("billing"):
+            pass
+
+    def test_a_closed_cursor_takes_nothing(self, topic: Topic) -> None:
+        cursor = topic.cursor("billing")
+        iterator = iter(cursor)
+        cursor.close()
+        cursor.close()
+        for call in (cursor.commit, cursor.lag, cursor.seek_to_end, lambda: cursor.seek(0, 0), lambda: next(iterator)):
+            with pytest.raises(errors.LogClosedError):
+                call()
+
+    @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 250])
+    def test_illegal_names(self, path: Path, topic: Topic, name: str) -> None:
+        with pytest.raises(errors.InvalidTopicError):
+            topic.cursor(name)
+        assert not list(path.parent.glob("*@*"))
+
+
+class TestTransaction:
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(tmp_path / "results.db")
+        connection.execute("CREATE TABLE results (value TEXT)")
+        return connection
+
+    def values(self, database: sqlite3.Connection) -> list[str]:
+        return [value for (value,) in database.execute("SELECT value FROM results")]
+
+    def test_results_and_place_are_committed_together(self, topic: Topic, database: sqlite3.Connection) -> None:
+        with topic.cursor("a") as cursor:
+            with cursor.transaction(database):
+                database.executemany("INSERT INTO results VALUES (?)", [(r.value.decode(),) for r in cursor])
+            assert not database.in_transaction and cursor.lag() == {0: 0, 1: 0}
+        topic.append(b"new", partition=0)
+        with topic.cursor("a") as cursor, cursor.transaction(database):
+            assert [record.value for record in cursor] == [b"new"], "the place is that of the database"
+        assert sorted(self.values(database)) == [str(number) for number in range(10)]
+
+    def test_an_error_rolls_both_back(self, topic: Topic, database: sqlite3.Connection) -> None:
+        with topic.cursor("a") as cursor:
+            with pytest.raises(ZeroDivisionError), cursor.transaction(database):
+                for record in cursor:
+                    database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
+                    if record.offset == 3:
+                        raise ZeroDivisionError
+            assert cursor.places == {0: 0, 1: 0} and self.values(database) == []
+
+    def test_a_killed_process_has_done_nothing_or_all(self, path: Path, tmp_path: Path) -> None:
+        def work(die: bool) -> None:
+            database = sqlite3.connect(tmp_path / "results.db")
+            database.execute("CREATE TABLE IF NOT EXISTS results (value TEXT)")
+            with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor:
+                while any(cursor.lag().values()):
+                    with cursor.transaction(database):
+                        for record in cursor:
+                            database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
+                            if record.offset == 2:
+                                break
+                        if die:
+                            os.kill(os.getpid(), 9)
+                    die = True
+
+        with Topic.open(path, 1) as topic:
+            for number in range(10):
+                topic.append(b"%d" % number)
+            assert ends_by(lambda: work(True))[0] == -9
+            assert ends_by(lambda: work(False))[0] in (0, -9)
+        database = sqlite3.connect(tmp_path / "results.db")
+        assert self.values(database) == ["0", "1", "2"]
+        with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor, cursor.transaction(database):
+            assert cursor.places == {0: 3}
+
+    def test_what_is_no_free_connection(self, topic: Topic, database: sqlite3.Connection) -> None:
+        with topic.cursor("a") as cursor:
+            database.execute("INSERT INTO results VALUES ('x')")
+            with pytest.raises(errors.UsageError, match="open on the connection"), cursor.transaction(database):
+                pass
+            with pytest.raises(errors.ArgumentTypeError), cursor.transaction("results.db"):  # type: ignore[arg-type]
+                pass
