@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from kreplog.topic.merge import TopicRecord
 from kreplog.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from kreplog.topic import Topic
 
 TABLE = "kreplog_cursors"
@@ -176,6 +177,8 @@ class Cursor:
         in the database and by `commit` are independent: use one of them for a cursor.
         Raises UsageError (a transaction is open on the connection), and what sqlite3 raises.
         """
+        import sqlite3  # here alone: not every Python has it
+
         self._check_open()
         if not isinstance(connection, sqlite3.Connection):
             raise ArgumentTypeError(f"connection is a sqlite3.Connection, not {type(connection).__name__}")
