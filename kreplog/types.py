@@ -7,6 +7,7 @@ import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from kreplog.errors import InvalidTopicError
@@ -39,6 +40,7 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
     return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
+@lru_cache(maxsize=1024)  # a topic's partitions share it, and a plan reads that of each
 def topic_uuid(text: str) -> uuid.UUID:
     """The topic id of which `text` is Kafka's form. Raises ValueError."""
     return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))

@@ -39,6 +39,7 @@ from kreplog._native.arrow_memory cimport (
     ref_add,
     release_columns,
     reserve_batch,
+    reserve_rows,
     same_room,
 )
 from kreplog._native.batch cimport (
@@ -73,12 +74,16 @@ cdef enum:  # beside NO_MEMORY, TOO_LARGE and the negative codes of batch.pxd
     COMPRESSED = 1
     TIMESTAMP_OVERFLOW = 4
 
+cdef enum:
+    MAX_INFERRED = 1 << 16  # records of a compressed batch that its header alone may vouch for
+
 
 cdef class ArrowBuilder:
     """Collects records into the requested columns, in the order requested; `finish` hands them over.
 
     columns: any of COLUMNS, each at most once, at least one. timestamp_unit: "ms" or "us".
-    Other columns are not decoded. Not for use by two threads at once (refused with UsageError).
+    Other columns are not decoded: of a batch whose header determines the columns, no record is. Not for use by two
+    threads at once (refused with UsageError).
     """
 
     def __cinit__(self, columns, timestamp_unit="ms"):
@@ -241,12 +246,53 @@ cdef int _add_plain(
             if code != BATCH_OK:
                 return code
         if header.base_offset < stop and next_offset_of(header) > start and not is_control(header):
-            if codec_of(header):
+            if _header_suffices(c, header):
+                code = _add_numbers(c, header, start, stop)
+            elif codec_of(header):
                 return COMPRESSED
-            code = _add_records(c, header, batch + HEADER_SIZE, batch_size(header) - HEADER_SIZE, start, stop)
+            else:
+                code = _add_records(c, header, batch + HEADER_SIZE, batch_size(header) - HEADER_SIZE, start, stop)
             if code != BATCH_OK:
                 return code
         position[0] += batch_size(header)
+    return BATCH_OK
+
+
+cdef bint _header_suffices(const Columns* c, const BatchHeader* header) noexcept nogil:
+    """Whether the header alone determines the wanted columns: offsets have no gaps, and times are the batch's.
+
+    The count is untrusted: memory is reserved only for what the bytes can hold, or, compressed, for MAX_INFERRED."""
+    cdef int32_t count = header.record_count
+    if c.wanted & (1 << KEY | 1 << VALUE | 1 << HEADERS) or count != header.last_offset_delta + 1:
+        return False
+    if c.wanted & (1 << TIMESTAMP) and not header.attributes & LOG_APPEND_TIME:
+        return False
+    if codec_of(header):
+        return count <= MAX_INFERRED
+    return count <= (batch_size(header) - HEADER_SIZE) // MIN_RECORD_SIZE
+
+
+cdef int _add_numbers(Columns* c, const BatchHeader* header, int64_t start, int64_t stop) noexcept nogil:
+    """Add the records in range of a batch whose header suffices."""
+    cdef int64_t first = max(start, header.base_offset)
+    cdef int64_t count = max(<int64_t> 0, min(stop, next_offset_of(header)) - first)
+    cdef int64_t factor = c.timestamp_factor
+    cdef int64_t row = c.rows
+    cdef int64_t i
+    if not reserve_rows(c, row + count):
+        return NO_MEMORY
+    if c.wanted & (1 << OFFSET):
+        for i in range(count):
+            (<int64_t*> c.offset.data)[row + i] = first + i
+    if c.wanted & (1 << TIMESTAMP):
+        if not INT64_MIN // factor <= header.max_timestamp <= INT64_MAX // factor:
+            return TIMESTAMP_OVERFLOW
+        for i in range(count):
+            (<int64_t*> c.timestamp.data)[row + i] = header.max_timestamp * factor
+    if c.wanted & (1 << TIMESTAMP_TYPE):
+        for i in range(count):
+            (<int32_t*> c.timestamp_type.data)[row + i] = (header.attributes & LOG_APPEND_TIME) != 0
+    c.rows = row + count
     return BATCH_OK
 
 

@@ -111,7 +111,7 @@ def configure(SegmentedLog log, object config):
 
 
 def prepare(SegmentedLog log, path, object config, bint read_only, bint managed, bint in_topic):
-    """Check the path, read the settings, and for a writer lock the directory.
+    """Check the path, read the settings, and for a writer lock the directory; a reader's is looked at by `attach`.
 
     in_topic: the caller holds the TopicLock. Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
     """
@@ -128,13 +128,9 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed,
     log.in_topic = in_topic
     log.replicated = config.replicated
     adopt(log, config)
-    if not os.path.isdir(log.path):
-        if os.path.lexists(log.path):
-            raise UsageError(f"{log.path} is no directory, so no partition", path=log.path)
-        if read_only:
-            raise StorageError(f"{log.path} does not exist", partition=log.name, path=log.path)
-        make_directory(log.path, config.directory_group)
     if not read_only:
+        if not _is_directory(log):
+            make_directory(log.path, config.directory_group)
         parent = os.path.dirname(log.path)
         log.checkpoints = tuple([
             OffsetCheckpoint(os.path.join(parent, name + "-offset-checkpoint"))
@@ -142,6 +138,21 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed,
         ])
         log.cleaner_checkpoint = OffsetCheckpoint(os.path.join(parent, "cleaner-offset-checkpoint"))
         _lock(log)
+
+
+cdef bint _is_directory(SegmentedLog log) except -1:
+    """False where nothing is there. Raises UsageError."""
+    if os.path.isdir(log.path):
+        return True
+    if os.path.lexists(log.path):
+        raise UsageError(f"{log.path} is no directory, so no partition", path=log.path)
+    return False
+
+
+def require_directory(SegmentedLog log):
+    """For a reader that finds no state file. Raises UsageError, StorageError."""
+    if not _is_directory(log):
+        raise StorageError(f"{log.path} does not exist", partition=log.name, path=log.path)
 
 
 def _lock(SegmentedLog log):

@@ -28,7 +28,7 @@ import uuid
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.compaction_swap import settle_swaps
-from kreplog._native.directory import is_brokers_directory
+from kreplog._native.directory import is_brokers_directory, require_directory
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
@@ -442,10 +442,17 @@ cdef int _rebuild_epochs(SegmentedLog log) except -1:
 
 
 def attach(SegmentedLog log):
-    """Open for reading only: nothing on disk is changed. Raises StorageError where there is no segment."""
+    """Open for reading only: nothing on disk is changed. Raises UsageError where the path is no directory, StorageError
+    where there is no segment."""
     cdef Position position
     cdef int _attempt
-    log.state = open_state(f"{log.path}/{STATE_NAME}", False)
+    try:
+        log.state = open_state(f"{log.path}/{STATE_NAME}", False)
+    except StorageError:
+        require_directory(log)
+        raise
+    if log.state is None:
+        require_directory(log)
     for _attempt in range(CONTRADICTIONS):
         if log.state is None or (
             log.state.read(&position)

@@ -136,7 +136,8 @@ def select_subscribed(options: ReadOptions, found: Sequence[TopicPartition]) -> 
         return [partition for partition in found if partition.topic in matching], []
     if options.assigned is not None:
         named = {partition.topic for partition in options.assigned}
-        return [partition for partition in options.assigned if partition in set(found)], sorted(named - topics)
+        present = set(found)
+        return [partition for partition in options.assigned if partition in present], sorted(named - topics)
     named = set(options.topics or ())
     return [partition for partition in found if partition.topic in named], sorted(named - topics)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
@@ -40,10 +40,9 @@ class ReplicaFence:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """Offsets [start, stop) of the partition in directory `path`, or of the cluster at `bootstrap`; plain data, so that
-    it can go to another process.
+    it can go to another process, and a tuple, since a plan makes thousands.
 
     local_log_dirs, fence: where a replica may be read on the host of the task, and which; fence None is none.
     """
@@ -197,11 +196,11 @@ class PartitionRange:
         for stop, weight in self.pieces:
             done += weight
             if done * tasks >= total * (made + 1):
-                yield replace(self.whole, start=start, stop=stop)
+                yield self.whole._replace(start=start, stop=stop)
                 made = done * tasks // total
                 start = stop
         if start < self.whole.stop:
-            yield replace(self.whole, start=start)
+            yield self.whole._replace(start=start)
 
 
 def _fence(log: RangedLog, stop: int) -> ReplicaFence | None:
@@ -251,4 +250,4 @@ def _split(task: Task, parts: int) -> list[Task]:
     """Equal parts by offset; a batch that lies across a cut is read by both and shown by each in part."""
     parts = min(parts, task.records)
     cuts = [task.start + task.records * i // parts for i in range(parts + 1)]
-    return [replace(task, start=a, stop=b) for a, b in pairwise(cuts)]
+    return [task._replace(start=a, stop=b) for a, b in pairwise(cuts)]

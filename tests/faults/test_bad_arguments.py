@@ -149,8 +149,11 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
     for strange in (7, None, b"\xff-0"):
         with pytest.raises(errors.KreplogError):
             Log.open(strange)  # type: ignore[arg-type]
-    with pytest.raises(errors.StorageError):
-        Log.open(tmp_path / "absent-0", read_only=True)
+    with pytest.raises(errors.UsageError, match=r"file-0 is no directory"):
+        Log.open(tmp_path / "file-0", read_only=True)
+    for absent in (tmp_path / "absent-0", tmp_path / "file-0" / "topic-0"):
+        with pytest.raises(errors.StorageError, match=re.escape(f"{absent} does not exist")):
+            Log.open(absent, read_only=True)
     assert not (tmp_path / "absent-0").exists(), "a reader makes no directory"
 
 

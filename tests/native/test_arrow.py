@@ -157,6 +157,46 @@ def test_compressed_batches(codec: str) -> None:
     assert table.column("value").to_pylist()[2:-1] == values
 
 
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME, 2, LOG_APPEND_TIME | 2])
+def test_what_the_header_determines_is_not_decoded(attributes: int) -> None:
+    """The records are noise under a right CRC, plain or under a codec (2, snappy): what needs them refuses them."""
+    batch = Batch(tuple(Rec(40 + i, 7, None, b"v" * 9) for i in range(5)), 40, 0, attributes, 7, 9)
+    data = simple(2, 38) + encode_around(batch, b"\xff" * 60) + simple(2, 45)
+    wanted = ["timestampType", "offset"]
+    kinds = [0] * 2 + [int(attributes & LOG_APPEND_TIME > 0)] * 5 + [0] * 2
+    assert as_dict(columns_of(data, wanted)) == {"timestampType": kinds, "offset": list(range(38, 47))}
+    assert as_dict(columns_of(data, ["offset"], start=39, stop=42)) == {"offset": [39, 40, 41]}
+    assert as_dict(columns_of(data, ["offset"], start=43, stop=46)) == {"offset": [43, 44, 45]}
+    assert len(columns_of(data, ["offset"], start=43, stop=41)) == 0
+    for column in ("key", "value", "headers") if attributes & LOG_APPEND_TIME else ("timestamp", "key"):
+        with pytest.raises(CorruptBatchError):
+            columns_of(data, [column])
+    if attributes & LOG_APPEND_TIME:
+        times = [NOW * 1000, NOW * 1000, *[9000] * 5, NOW * 1000, NOW * 1000]
+        assert as_dict(columns_of(data, ["timestamp"], "us")) == {"timestamp": times}
+
+
+def test_log_append_time_past_microseconds() -> None:
+    batch = Batch((Rec(7, 1, None, b"v"),), 7, 0, LOG_APPEND_TIME, 1, 2**63 // 1000 + 1)
+    with pytest.raises(UsageError, match="offset 7 does not fit microseconds"):
+        columns_of(encode(batch), ["timestamp"], "us")
+
+
+def test_offsets_with_gaps_are_those_of_the_records() -> None:
+    data = encode(Batch((Rec(3, 5, None, b"a"), Rec(6, 5, None, b"b")), base_offset=3))
+    assert as_dict(columns_of(data, ["offset"])) == {"offset": [3, 6]}
+
+
+@pytest.mark.parametrize("attributes", [0, 2])
+def test_a_count_that_lies_costs_no_memory_for_offsets_alone(attributes: int) -> None:
+    batch = Batch((Rec(0, 0, None, None),), 0, 0, attributes)
+    data = encode_around(batch, b"", record_count=1 << 24, last_delta=(1 << 24) - 1)
+    before = resident_bytes()
+    with pytest.raises(CorruptBatchError):
+        columns_of(data, ["offset"])
+    assert resident_bytes() - before < 16 << 20
+
+
 def test_header_key_that_is_no_utf8_reads_as_in_java() -> None:
     """Any client may have written it, so one such key must not hide the rest of the log."""
     record = b"\0" + varint(0) * 2 + varint(-1) * 2 + varint(1) + varint(3) + b"a\xff\xc3" + varint(-1)

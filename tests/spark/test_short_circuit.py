@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,12 @@ def found(task: Task, columns: list[str] = COLUMNS) -> list[Any]:
 
 
 def from_leader(task: Task) -> list[Any]:
-    return found(replace(task, fence=None))
+    return found(task._replace(fence=None))
 
 
 def unreachable(task: Task) -> Task:
     """One whose rows can come from files alone."""
-    return replace(task, bootstrap=NOWHERE)
+    return task._replace(bootstrap=NOWHERE)
 
 
 def test_rows_of_the_files_are_those_of_the_leader(spark: SparkSession, cluster: LocalCluster) -> None:
@@ -233,7 +232,7 @@ def test_a_change_during_the_read_is_noticed(
 
 def test_a_task_of_an_older_fence_is_fetched(task: Task) -> None:
     assert task.fence == ReplicaFence(0, COUNT // 2)
-    assert len(found(replace(task, fence=ReplicaFence(5, COUNT // 2)))) == COUNT // 2
+    assert len(found(task._replace(fence=ReplicaFence(5, COUNT // 2)))) == COUNT // 2
 
 
 def test_explain_names_where_each_task_finds_its_records(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import sys
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -309,7 +309,7 @@ def copy(task: Task) -> int:
 def _from(task: plan.Task, position: int) -> Iterator[pa.RecordBatch]:
     if position >= task.stop:
         return iter(())
-    return read(replace(task, start=position), _COLUMNS)
+    return read(task._replace(start=position), _COLUMNS)
 
 
 def chunks(batches: Iterable[pa.RecordBatch], chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa.Table]:
