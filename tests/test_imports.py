@@ -90,18 +90,32 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.wire": EVERYWHERE
     | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages", "kreplog.core.transaction_messages"},
     "kreplog.wire.group_records": EVERYWHERE | {"kreplog._native", "kreplog.core.group_messages"},
+    "kreplog.wire.transaction_records": EVERYWHERE | {"kreplog._native", "kreplog.core.transaction_messages"},
     "kreplog.coord": EVERYWHERE,
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | CORES
-    | {"kreplog.coord", "kreplog.managed_log", "kreplog.wire", "kreplog.wire.group_records"},
+    | {
+        "kreplog.coord",
+        "kreplog.managed_log",
+        "kreplog.wire",
+        "kreplog.wire.group_records",
+        "kreplog.wire.transaction_records",
+    },
     # wire encodes and decodes core.messages; the plan of a rebalance is a rule of the controller's, and simulated.
     "kreplog.client": EVERYWHERE
     | {"kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.controller.rebalance"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
     "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
     # managed_log: the real log as brokers use it, on which a quarter of the seeds run.
-    "kreplog.sim": EVERYWHERE | CORES | {"kreplog.coord.memory", "kreplog.managed_log", "kreplog.wire.group_records"},
+    "kreplog.sim": EVERYWHERE
+    | CORES
+    | {
+        "kreplog.coord.memory",
+        "kreplog.managed_log",
+        "kreplog.wire.group_records",
+        "kreplog.wire.transaction_records",
+    },
     "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client"},
     "kreplog_jobs": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "pyspark_kreplog"},
 }

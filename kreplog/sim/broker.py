@@ -7,12 +7,12 @@ that the disk has not written is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.config import ReplicationConfig, TransactionConfig
+from kreplog.config import ReplicationConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
@@ -21,6 +21,7 @@ from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
+from kreplog.core.group_messages import MarkerRecord, OffsetRecord, PendingOffsetRecord
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
@@ -30,12 +31,18 @@ from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageEr
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.core_runner import AWAITED, CoreRunner
 from kreplog.sim.disk import Disk, DiskLog
-from kreplog.sim.group_log_records import decode_group_record, encode_group_record
+from kreplog.sim.group_log_records import (
+    decode_group_record,
+    decode_transaction_record,
+    encode_group_record,
+    encode_transaction_record,
+)
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
+from kreplog.sim.records import StoredRecord
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import VirtualStoreLink
-from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, EpochEndOffset, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -58,6 +65,9 @@ CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
 
+MARKERS_TIMEOUT_MS = 2000
+"""Time-out of a request with the markers of a transaction."""
+
 EXIT_DELAY_MS = 300
 """Delay before a paused process tries again to exit."""
 
@@ -70,6 +80,14 @@ class MetadataRequest:
 @dataclass(frozen=True, slots=True)
 class GroupAppend:
     """The reply_to of a coordinator's append. tag: of the AppendGroupRecords."""
+
+    runner: CoreRunner
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerAppend:
+    """The reply_to of a coordinator's markers for partitions that this broker leads. tag: of the SendMarkers."""
 
     tag: int
 
@@ -129,7 +147,8 @@ class BrokerProcess:
         )
         few_sessions = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
-        self.group_memory = MemoryAccount(GROUP_BYTES if few_sessions else NO_LIMIT)
+        group_bytes = 2 * GROUP_BYTES if cluster.plan.writers else GROUP_BYTES  # their group is one more
+        self.group_memory = MemoryAccount(group_bytes if few_sessions else NO_LIMIT)
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._term_epoch = -1
@@ -152,11 +171,14 @@ class BrokerProcess:
             GroupCoordinator(
                 cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
             ),
-            TransactionCoordinator(TransactionConfig(), lambda: self.manager.metadata.partitions, lambda partition: -1),
+            TransactionCoordinator(
+                cluster.plan.transactions, lambda: self.manager.metadata.partitions, self._leader_of
+            ),
         )
         names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups", "transactions")
         self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
-        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups, _ = self.runners
+        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups, *_ = self.runners
+        self.transactions = self.runners[-1]
         self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
         self.sender = VirtualControlSender(
@@ -175,6 +197,7 @@ class BrokerProcess:
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AppendGroupRecords: self._append_group_records,
             effects.ReadGroupRecords: self._read_group_records,
+            effects.SendMarkers: self._send_markers,
             effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
             effects.Send: self._send,
             effects.Reply: self._reply,
@@ -437,39 +460,86 @@ class BrokerProcess:
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
-    def _append_group_records(self, _runner: CoreRunner, effect: effects.AppendGroupRecords) -> None:
-        values = [encode_group_record(record) for record in effect.records]
-        records = self.cluster.disks.codec.encode(-1, -1, -1, values, self._scheduler.now_ms)
+    def _append_group_records(self, runner: CoreRunner, effect: effects.AppendGroupRecords) -> None:
+        encode = encode_transaction_record if runner is self.transactions else encode_group_record
+        values = [encode(record) for record in effect.records]
+        first = effect.records[0]
+        now_ms, codec = self._scheduler.now_ms, self.cluster.disks.codec
+        if effect.transactional:
+            records = codec.encode(first.producer_id, first.producer_epoch, 0, values, now_ms, transactional=True)
+        else:
+            records = codec.encode(-1, -1, -1, values, now_ms)
         produced = m.ProducePartition(effect.partition, records)
-        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch)
-        self.replicas.put(events.Received(GroupAppend(effect.tag), request))
+        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, effect.transactional)
+        self.replicas.put(events.Received(GroupAppend(runner, effect.tag), request))
 
-    def _read_group_records(self, _runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
+    def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
+        def answered(response: m.ProduceResponse | None) -> None:
+            if self.alive:
+                runner.put(_markers_answered(effect.tag, response))
+
+        if effect.leader == self.id:
+            self.replicas.put(events.Received(MarkerAppend(effect.tag), effect.request))
+        else:
+            self.cluster.network.call(
+                self.host, f"b{effect.leader}", "markers", effect.request, answered, MARKERS_TIMEOUT_MS * MS
+            )
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        state = self.manager.metadata.partitions.get(partition)
+        return NO_LEADER if state is None else state.state.leader
+
+    def _read_group_records(self, runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
         """Reads take time, and a few records each."""
         delay_us = int(5 * MS * self._scheduler.random.random()) + self.disk.slow_ms * MS
-        self._scheduler.after(delay_us, self._read_group_records_now, effect)
+        self._scheduler.after(delay_us, self._read_group_records_now, runner, effect)
 
-    def _read_group_records_now(self, effect: effects.ReadGroupRecords) -> None:
+    def _read_group_records_now(self, runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
         if not self.alive:
             return
         log, read = self.disk.log(effect.partition), (effect.partition, effect.leader_epoch, effect.offset)
         if log is None:
-            self.groups.put(events.GroupRecordsRead(*read, failure="its replica is not open"))
+            runner.put(events.GroupRecordsRead(*read, failure="its replica is not open"))
             return
         offset, end = max(effect.offset, log.state().log_start), log.high_watermark
         records: tuple[Any, ...] = ()
         if offset < end:
-            stored = self.cluster.disks.codec.decode(log.read(offset, end, GROUP_READ_BYTES))
-            found = [record for record in stored if record.offset >= offset]
-            records = tuple((record.offset, decode_group_record(record.value)) for record in found)
+            batches = log.read(offset, end, GROUP_READ_BYTES)
+            found = [each for each in self.cluster.disks.codec.decode(batches) if each.offset >= offset]
+            records = tuple(self._coordinator_records(runner, batches, found))
             offset = found[-1].offset + 1 if found else end
-        self.groups.put(events.GroupRecordsRead(*read, records, offset))
+        runner.put(events.GroupRecordsRead(*read, records, offset))
+
+    def _coordinator_records(
+        self, runner: CoreRunner, batches: Any, found: Sequence[StoredRecord]
+    ) -> Iterator[tuple[int, Any]]:
+        codec = self.cluster.disks.codec
+        markers = {marker.offset: marker for marker in codec.markers(batches)}
+        pending = codec.transactional(batches)
+        for record in found:
+            marker = markers.get(record.offset)
+            if marker is not None:
+                yield record.offset, MarkerRecord(marker.producer_id, marker.committed)
+            elif runner is self.transactions:
+                yield record.offset, decode_transaction_record(record.value)
+            else:
+                decoded = decode_group_record(record.value)
+                batch = next((each for each in pending if each.base_offset <= record.offset < each.next_offset), None)
+                if batch is not None and isinstance(decoded, OffsetRecord) and decoded.value is not None:
+                    producer = batch.producer_id, batch.producer_epoch
+                    decoded = PendingOffsetRecord(decoded.group_id, decoded.partition, decoded.value, *producer)
+                yield record.offset, decoded
 
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
         if isinstance(effect.reply_to, GroupAppend):
             assert isinstance(effect.response, m.ProduceResponse)
             (produced,) = effect.response.partitions
-            self.groups.put(events.GroupRecordsAppended(effect.reply_to.tag, produced.error, produced.base_offset))
+            appended = events.GroupRecordsAppended(effect.reply_to.tag, produced.error, produced.base_offset)
+            effect.reply_to.runner.put(appended)
+            return
+        if isinstance(effect.reply_to, MarkerAppend):
+            assert isinstance(effect.response, m.ProduceResponse)
+            self.transactions.put(_markers_answered(effect.reply_to.tag, effect.response))
             return
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
@@ -582,6 +652,11 @@ class BrokerProcess:
             if not self.paused:
                 self.disk.checkpoint_high_watermarks()
             self._checkpoint_later()
+
+
+def _markers_answered(tag: int, response: m.ProduceResponse | None) -> events.MarkersAnswered:
+    partitions = () if response is None else response.partitions
+    return events.MarkersAnswered(tag, tuple((produced.partition, produced.error) for produced in partitions))
 
 
 def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:

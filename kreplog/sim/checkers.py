@@ -34,6 +34,7 @@ The guarantees, and when they are checked:
     watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response
     lost                all records acknowledged under acks=all are in the log                          at the end
     not converged, logs differ, context                                                                 final_checks.py
+    of transactions                                                                             transaction_checker.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
@@ -60,6 +61,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
+from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.group_checker import GroupChecker
 from kreplog.sim.history import (
     DeletionDone,
@@ -74,11 +76,13 @@ from kreplog.sim.history import (
     PowerLost,
     Read,
     TopicDeleted,
+    TransactionEvent,
     UncleanElectionDeclared,
     Watermark,
 )
 from kreplog.sim.legal_transitions import is_legal
 from kreplog.sim.partition_model import Lost, PartitionModel, describe
+from kreplog.sim.transaction_checker import TransactionChecker
 from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
 
 _DELETION = "its deletion was requested"
@@ -126,6 +130,7 @@ class Checkers:
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
         self.groups = GroupChecker(self._group_violated)
+        self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
         history.listener = self.heard
 
@@ -144,6 +149,7 @@ class Checkers:
         return {
             **self._counts,
             **self.groups.counts,
+            **self.transactions.counts,
             "committed": sum(len(model.values) for model in self.models.values()),
             "excused": sum(bool(model.excused) and model.excused != _DELETION for model in self.models.values()),
         }
@@ -151,6 +157,11 @@ class Checkers:
     def _group_violated(self, kind: str, text: str, event: Event) -> None:
         topic_id = self._topic_ids.get(event.partition.topic)
         self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
+
+    def _transaction_violated(self, kind: str, text: str) -> None:
+        """What the logs of a coordinator have lost may have been a decision."""
+        if not any(model.excused for (partition, _), model in self.models.items() if partition.topic in OWN_TOPICS):
+            self.violate(kind, text, None)
 
     def model(self, partition: TopicPartition, topic_id: str) -> PartitionModel:
         found = self.models.get((partition, topic_id))
@@ -485,7 +496,7 @@ class Checkers:
             self.violate("memory", text, None)
         if consumers > self._consumers_bytes.get(broker, 0) and held.total() > manager.memory.limit // 2:
             text = (
-                f"broker {broker} reserved more for a consumer: {held.total()} bytes of {manager.memory.limit} are held"
+                f"broker {broker} reserved more for a consumer: {held.total()} of {manager.memory.limit} bytes are held"
             )
             self.violate("memory", text, None)
         self._consumers_bytes[broker] = consumers
@@ -533,8 +544,7 @@ class Checkers:
         """The store has applied a multi that a broker's replication core sent under the registration `broker_epoch`.
 
         It may arrive after the broker has registered again. That needs a crash and a delay at the same moment, which
-        few
-        runs have, so the condition that lets the store refuse it is checked as well.
+        few runs have, so the condition that lets the store refuse it is checked as well.
         """
         reports = any(operation.path.startswith(f"{nodes.LOG_DIR_EVENTS}/") for operation in operations)
         current = self._registrations.get(broker, -1)
@@ -592,6 +602,9 @@ class Checkers:
         if isinstance(event, GroupEvent):
             self.groups.heard(event, len(self.history.events) - 1)
             return
+        if isinstance(event, TransactionEvent):
+            self.transactions.heard(event)
+            return
         model = self.model(event.partition, event.topic_id)
         match event:
             case Ok(acks=-1):
@@ -624,8 +637,6 @@ class Checkers:
                 self.excuse(model, event.reason)
             case TopicDeleted():
                 self.excuse(model, _DELETION)
-            case _:
-                pass
 
     def _acknowledged(self, model: PartitionModel, event: Ok) -> None:
         self._counts["acked"] += len(event.values)

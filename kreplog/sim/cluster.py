@@ -7,7 +7,7 @@ and determines when the cluster has come to rest.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -19,14 +19,15 @@ from kreplog.core import messages as m
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode
-from kreplog.sim import final_checks, group_client, workload
+from kreplog.sim import final_checks, group_client, transaction_client, workload
 from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers, Violation
 from kreplog.sim.disk import Disks, Loss
-from kreplog.sim.faults import SimulationPlan, TopicPlan
-from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, Watermark
+from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
+from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.partition_model import PartitionModel
@@ -211,7 +212,7 @@ class Cluster:
     def topic_names(self) -> list[str]:
         """Of the topics that operators may change."""
         self._read_store()
-        return [name for name in self._topics if name != OFFSETS_TOPIC]
+        return [name for name in self._topics if name not in OWN_TOPICS]
 
     def state_of(self, partition: TopicPartition) -> LeaderAndIsr | None:
         self._read_store()
@@ -291,7 +292,7 @@ class Cluster:
     def records_deleted(self, partition: TopicPartition, offset: int, timeout_ms: int) -> bool:
         """An operator sends DeleteRecords below `offset` to the leader, -1 for all committed records."""
         topic, leader = self.topics().get(partition.topic), self.leader_of(partition)
-        if topic is None or leader == NO_LEADER:
+        if topic is None or leader == NO_LEADER or partition.topic == TRANSACTED_TOPIC:
             return False
         requested = (partition, topic.topic_id, offset)
         self.history.add(DeletionRequested(self.scheduler.now_ms, *requested))
@@ -329,12 +330,41 @@ class Cluster:
                 self.clients[name].start()
         for index in range(1, self.plan.members + 1):
             self._start_member(f"member-{index}", brokers)
+        if self.plan.writers:
+            self._start_transactions(brokers, ids)
+
+    def _start_transactions(self, brokers: list[int], ids: Iterator[int]) -> None:
+        """The first half of the processes copy, the others write; each transactional id has two processes."""
+        count_of = {topic.name: topic.partitions for topic in self.plan.topics}
+        topics = transaction_client.TransactionTopics(
+            count_of[TRANSACTED_TOPIC], count_of[OFFSETS_TOPIC], count_of[TRANSACTIONS_TOPIC]
+        )
+        writers = []
+        for index in range(self.plan.writers):
+            name = f"transactional-{index + 1}"
+            random = Random(f"{self.plan.seed}-{name}")
+            settings = replace(workload.draw(random, "consumer"), pause_ms=600)
+            shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
+            transactional_id = transaction_client.COPIER if index < 2 else "writer"
+            writer = transaction_client.TransactionalProcess(name, transactional_id, topics, ids, *shared)
+            writers.append(writer)
+            self._start_client(name, settings, writer.run())
+        random = Random(f"{self.plan.seed}-stable-reader")
+        settings = workload.draw(random, "consumer")
+        shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
+        reader = transaction_client.stable_reader("stable-reader", topics, *shared, writers)
+        self._start_client("stable-reader", settings, reader)
 
     def _start_member(self, name: str, brokers: list[int]) -> None:
         random = Random(f"{self.plan.seed}-{name}")
         settings = workload.draw(random, "consumer")
-        topic = group_client.GroupTopic(self.plan.topics[-1].partitions)
-        client = group_client.member(name, topic, settings, self.history, random, brokers, self._switch)
+        partitions = next(topic.partitions for topic in self.plan.topics if topic.name == OFFSETS_TOPIC)
+        topic = group_client.GroupTopic(partitions)
+        self._start_client(
+            name, settings, group_client.member(name, topic, settings, self.history, random, brokers, self._switch)
+        )
+
+    def _start_client(self, name: str, settings: workload.Settings, client: workload.Client) -> None:
         self.trace.note(name, f"starts with {settings}")
         self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
         self.clients[name].start()
@@ -357,7 +387,7 @@ class Cluster:
 
     def _heard(self, event: Event) -> None:
         """A client, or a declared event, has added to the history."""
-        if self.trace.enabled and not isinstance(event, Watermark):
+        if self.trace.enabled and not isinstance(event, Watermark | StableEnd):
             self.trace.note(getattr(event, "client", CHECKER), describe_history(event), event.partition)
         self.checkers.heard(event)
 

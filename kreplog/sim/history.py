@@ -187,6 +187,74 @@ class OffsetFetched(GroupEvent):
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionEvent(Event):
+    """An action or observation of a client of transactions. partition: of the log of its transactional id, and of the
+    records that a reader got."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBegun(TransactionEvent):
+    """A process has become the producer of a transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecordSent(TransactionEvent):
+    """A producer sends a record of a transaction to `target` for the first time; no other record has this value."""
+
+    transaction: str
+    target: TopicPartition
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecordWritten(TransactionEvent):
+    """... and it is acknowledged."""
+
+    transaction: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnding(TransactionEvent):
+    """A producer requests the end of a transaction for the first time."""
+
+    transaction: str
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded(TransactionEvent):
+    """... and has the final response. error: its name."""
+
+    transaction: str
+    committed: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StableRead(TransactionEvent):
+    """A reader of committed transactions got a record."""
+
+    offset: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StableEnd(TransactionEvent):
+    """A reader of committed transactions got a last stable offset of a leader, in response to a request that it sent
+    after the previous response."""
+
+    leader_epoch: int
+    last_stable_offset: int
+
+
 @dataclass(slots=True)
 class History:
     """events: in order. now_ms: virtual time. listener: called with each event at once."""

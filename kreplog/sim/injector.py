@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core.events import RetentionDue
-from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     FetchPartition,
     FetchRequest,
@@ -18,7 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.role import Role
-from kreplog.sim.faults import Action
+from kreplog.sim.faults import OWN_TOPICS, Action
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import STORE
 from kreplog.types import NO_LEADER, TopicPartition
@@ -632,7 +631,7 @@ class Injector:
         process.disk.retention_bytes = int(4000 * action.draws[2])
         self._note(action, f"broker {process.id} keeps {process.disk.retention_bytes} bytes of each replica")
         for partition in process.disk.on_disk():
-            if partition.topic != OFFSETS_TOPIC:
+            if partition.topic not in OWN_TOPICS:
                 process.replicas.put(RetentionDue(partition))
         return True
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kreplog.core import effects
-from kreplog.errors import check
+from kreplog.errors import ResourceExhaustedError, check
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.types import TopicPartition
 
@@ -24,12 +24,13 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
 
 
 def _size_from(disk: Disk, effect: effects.SizeFrom) -> int:
-    position = effect.partition, effect.offset
-    disk.sizes_not_read.add(position)
-    disk.check_resources(effect.partition)
-    size = _on(disk, effect.partition).size_from(effect.offset)
-    disk.sizes_not_read.discard(position)
-    return size
+    """A failure counts for its position from then on: that of one follower says nothing of another one there."""
+    try:
+        disk.check_resources(effect.partition)
+    except ResourceExhaustedError:
+        disk.sizes_not_read.add((effect.partition, effect.offset))
+        raise
+    return _on(disk, effect.partition).size_from(effect.offset)
 
 
 def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:

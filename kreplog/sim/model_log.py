@@ -23,7 +23,7 @@ from kreplog.errors import (
     ProducerFencedError,
     UsageError,
 )
-from kreplog.sim.records import ModelBatch, ModelRecords
+from kreplog.sim.records import ModelBatch, ModelRecords, marker_value
 from kreplog.types import AppendInfo
 
 MARKER_BYTES = 78
@@ -50,7 +50,7 @@ class _Producer(NamedTuple):
         return (self.batches[-1][1] + 1) % _SEQUENCES if self.batches else 0
 
 
-class _Transaction(NamedTuple):
+class _EndedTransaction(NamedTuple):
     """One that has ended. marker: its offset."""
 
     producer_id: int
@@ -86,7 +86,7 @@ class ModelLog:
         self._active_bytes = 0
         self._producers: dict[int, _Producer] = {}
         self._snapshots: dict[int, dict[int, _Producer]] = {}
-        self._ended: list[_Transaction] = []
+        self._ended: list[_EndedTransaction] = []
         self._page = _Page(0, 0, 0, ())
         self._power_lost = False
 
@@ -117,7 +117,8 @@ class ModelLog:
         if leader_epoch != self._last_epoch:
             self._assign(leader_epoch)
         at = self.leo
-        fields = at, at + 1, leader_epoch, marker.producer_id, marker.producer_epoch, -1, 0, MARKER_BYTES, ()
+        value = marker_value(marker.producer_id, marker.committed)
+        fields = at, at + 1, leader_epoch, marker.producer_id, marker.producer_epoch, -1, 0, MARKER_BYTES, (value,)
         self._write([ModelBatch(*fields, True, marker)], MARKER_BYTES)
         return AppendInfo(at, at, 1, MARKER_BYTES, 0, -1, False)
 
@@ -455,7 +456,7 @@ class ModelLog:
         known = known._replace(transaction=-1, coordinator_epoch=marker.coordinator_epoch)
         self._producers[marker.producer_id] = known
         if first >= 0:
-            self._ended.append(_Transaction(marker.producer_id, first, batch.base_offset, marker.committed))
+            self._ended.append(_EndedTransaction(marker.producer_id, first, batch.base_offset, marker.committed))
 
     def _load_producers(self) -> None:
         """Load the newest snapshot within the log, then the batches after it."""

@@ -25,7 +25,8 @@ _CONTROL = 32
 
 
 class StoredRecord(NamedTuple):
-    """A record with the fields of its batch. sequence: of this record; -1, as the producer id, for none."""
+    """A record with the fields of its batch. sequence: of this record; -1, as the producer id, for none, and in
+    transactions, where sequences begin again in every epoch of the producer. A marker is a record too."""
 
     offset: int
     leader_epoch: int
@@ -40,6 +41,20 @@ class MarkerAt(NamedTuple):
     offset: int
     producer_id: int
     committed: bool
+
+
+class TransactionalBatch(NamedTuple):
+    """A batch of a transaction: offsets [base_offset, next_offset)."""
+
+    base_offset: int
+    next_offset: int
+    producer_id: int
+    producer_epoch: int
+
+
+def marker_value(producer_id: int, committed: bool) -> bytes:
+    """What stands for a marker as a record."""
+    return b"\xff%s of producer %d" % (b"commit" if committed else b"abort", producer_id)
 
 
 class RecordCodec(Protocol):
@@ -65,8 +80,8 @@ class RecordCodec(Protocol):
     def markers(self, records: Any) -> list[MarkerAt]:
         """The transaction markers of whole batches."""
 
-    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
-        """(first offset, producer id, producer epoch) of each batch that is of a transaction and no marker."""
+    def transactional(self, records: Any) -> list[TransactionalBatch]:
+        """The batches that are of transactions and no markers."""
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
         """The leader epoch and next_offset of the last of whole batches."""
@@ -149,8 +164,10 @@ class ModelCodec:
         if not records:
             return []
         return [
-            StoredRecord(offset, epoch, producer, first + offset - base if first >= 0 else -1, value)
-            for base, _, epoch, producer, _, first, _, _, values, _, _ in records.batches
+            StoredRecord(offset, epoch, producer, first + offset - base, value)
+            if first >= 0 and not transactional
+            else StoredRecord(offset, epoch, -1 if transactional else producer, -1, value)
+            for base, _, epoch, producer, _, first, _, _, values, transactional, _ in records.batches
             for offset, value in enumerate(values, base)
         ]
 
@@ -161,9 +178,9 @@ class ModelCodec:
             if each.marker is not None
         ]
 
-    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
+    def transactional(self, records: Any) -> list[TransactionalBatch]:
         return [
-            (each.base_offset, each.producer_id, each.producer_epoch)
+            TransactionalBatch(each.base_offset, each.next_offset, each.producer_id, each.producer_epoch)
             for each in (records.batches if records else ())
             if each.transactional and each.marker is None
         ]
@@ -205,9 +222,15 @@ class NativeCodec:
     def decode(self, records: Any) -> list[StoredRecord]:
         found = []
         for start, stop, header in batches(records):
-            base, _, epoch, _, _, _, _, _, _, producer, _, first, _ = header
-            for index, value in enumerate(decode_values(records[start:stop])):
+            base, _, epoch, _, _, attributes, _, _, _, producer, _, first, _ = header
+            piece = records[start:stop]
+            if attributes & _CONTROL:
+                found.append(StoredRecord(base, epoch, -1, -1, marker_value(producer, bool(committed_of(piece)))))
+                continue
+            for index, value in enumerate(decode_values(piece)):
                 sequence = first + index if first >= 0 else -1
+                if attributes & _TRANSACTIONAL:
+                    producer = sequence = -1
                 found.append(StoredRecord(base + index, epoch, producer, sequence, value or b""))
         return found
 
@@ -219,10 +242,10 @@ class NativeCodec:
                 found.append(MarkerAt(header[0], header[9], committed))
         return found
 
-    def transactional(self, records: Any) -> list[tuple[int, int, int]]:
+    def transactional(self, records: Any) -> list[TransactionalBatch]:
         wanted = _TRANSACTIONAL | _CONTROL
         return [
-            (header[0], header[9], header[10])
+            TransactionalBatch(header[0], next_offset(header), header[9], header[10])
             for _, _, header in batches(records)
             if header[5] & wanted == _TRANSACTIONAL
         ]

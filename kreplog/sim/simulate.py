@@ -118,6 +118,7 @@ def _run(cluster: Cluster) -> list[Violation]:
         _run_until(cluster, scheduler.now_us + REST_CHECK_MS * MS)
         unrest = cluster.unrest()
         if unrest is None and cluster.clients_done():
+            cluster.checkers.transactions.judge()
             break
     violations = [*cluster.failures, *cluster.verdict(at_rest=unrest is None and not cluster.broken)]
     if unrest is not None and not violations:

@@ -383,6 +383,20 @@ def describe_history(event: h.Event) -> str:
             return f"commits {text} for partition {number} in generation {generation}"
         case h.OffsetCommitted(text=text, error=error):
             return f"gets for its commit {text}: {error or 'no response'}"
+        case h.ProducerBegun(transactional_id=name, producer_id=producer, producer_epoch=epoch):
+            return f"is the producer of {name}: {producer}, epoch {epoch}"
+        case h.TransactionRecordSent(target=partition, value=value):
+            return f"writes {value} to {partition}"
+        case h.TransactionRecordWritten(value=value):
+            return f"gets {value} acknowledged"
+        case h.TransactionEnding(transaction=name, committed=committed):
+            return f"{'commits' if committed else 'aborts'} {name}"
+        case h.TransactionEnded(transaction=name, error=error):
+            return f"gets for the end of {name}: {error}"
+        case h.StableRead(partition=partition, offset=offset, value=value):
+            return f"reads {value} at {offset} of {partition}"
+        case h.StableEnd(partition=partition, last_stable_offset=offset):
+            return f"gets last stable offset {offset} of {partition}"
         case h.OffsetFetched(number=number, text=text, offset=offset):
             return f"reads {text or 'no commit'}, offset {offset}, of partition {number}"
         case _:

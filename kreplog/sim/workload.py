@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST,
@@ -38,6 +37,7 @@ from kreplog.core.messages import (
     ProduceResponse,
 )
 from kreplog.errors import ErrorCode
+from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Produce, Read, Unknown, Watermark
 from kreplog.sim.records import RecordCodec
 from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
@@ -244,7 +244,7 @@ class ClientMetadata:
                 self.brokers.append(broker)
         self.partitions = {}
         for partition in sorted(partitions):
-            if partition.topic == OFFSETS_TOPIC and not self._internal:
+            if partition.topic in OWN_TOPICS and not self._internal:
                 continue
             state = partitions[partition]
             # Metadata of another broker may be older: a known leader epoch is not replaced by an older one (KIP-320).

@@ -20,6 +20,10 @@ from kreplog.types import TopicPartition
 RESEND_MS = 50
 """Pause before markers are written again."""
 
+ABSENCE_MS = 10_000
+"""A partition that is in no metadata for this long is deleted: a broker that has just started may have none yet, and a
+new controller sends it in pieces."""
+
 APPEND_TIMEOUT_MS = 10_000
 """How long a leader waits until its in-sync replicas have a marker."""
 
@@ -51,6 +55,7 @@ class MarkerWriter:
     def begin(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
         """The transaction has been decided."""
         transaction.unmarked = set(transaction.stored.partitions)
+        transaction.absent_since = {}
         yield from self.send(shard, transaction, now_ms)
 
     def send(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
@@ -58,13 +63,12 @@ class MarkerWriter:
         partition that has been deleted needs none."""
         if transaction.in_flight:
             return
-        known = self._partitions()
-        transaction.unmarked = {name for name in transaction.unmarked if name in known}
+        self._drop_deleted(transaction, now_ms)
         if not transaction.unmarked:
             yield from self._complete(shard, transaction, now_ms)
             return
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-        for name in sorted(transaction.unmarked):
+        for name in sorted(transaction.unmarked - transaction.absent_since.keys()):
             by_leader[self._leader_of(name)].append(name)
         by_leader.pop(-1, None)
         if not by_leader:
@@ -79,6 +83,15 @@ class MarkerWriter:
             self._sent[self._tag] = shard, transaction
             produced = tuple(ProducePartition(name, marker) for name in names)
             yield SendMarkers(self._tag, leader, WriteMarkersRequest(-1, APPEND_TIMEOUT_MS, produced))
+
+    def _drop_deleted(self, transaction: TransactionalId, now_ms: int) -> None:
+        known = self._partitions()
+        absent = [name for name in transaction.unmarked if name not in known]
+        transaction.absent_since = {name: transaction.absent_since.get(name, now_ms) for name in absent}
+        transaction.unmarked -= {name for name in absent if self._is_deleted(transaction, name, now_ms)}
+
+    def _is_deleted(self, transaction: TransactionalId, name: TopicPartition, now_ms: int) -> bool:
+        return now_ms - transaction.absent_since[name] >= ABSENCE_MS
 
     def answered(self, event: MarkersAnswered, now_ms: int) -> Steps[None]:
         """A leader has answered, or its answer is lost."""

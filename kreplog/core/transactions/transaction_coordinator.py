@@ -120,7 +120,10 @@ class TransactionCoordinator:
         shard = self.shards.get(partition_of_transaction(transactional_id, count)) if count else None
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        return shard if shard.active else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return shard if self._may_answer(shard) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _may_answer(self, shard: TransactionShard) -> bool:
+        return shard.active
 
     def _count(self, topic: str) -> int:
         """Partitions of an internal topic, 0 while there is none."""

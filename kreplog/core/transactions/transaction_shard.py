@@ -26,7 +26,8 @@ ID_BYTES = 1000
 class TransactionalId:
     """A transactional id. stored: its state as of its last committed record. pending: a record of it is being
     appended, and until that is committed nothing else is accepted. former_epoch: the epoch that its producer had before
-    it renewed it (KIP-360), -1 for none. unmarked: partitions that have no marker yet. in_flight: requests with markers
+    it renewed it (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of
+    them that are in no metadata, and since when. in_flight: requests with markers
     that are not answered. deadline: of the transaction, or of the next attempt to write markers."""
 
     transactional_id: str
@@ -35,6 +36,7 @@ class TransactionalId:
     pending: bool = False
     former_epoch: int = -1
     unmarked: set[TopicPartition] = field(default_factory=set)
+    absent_since: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: int = 0
 
     @property

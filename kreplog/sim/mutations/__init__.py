@@ -19,6 +19,7 @@ from kreplog.sim.mutations import (
     group_coordination,
     isr_and_watermark,
     log_start_and_settings,
+    transaction_decisions,
     truncation,
 )
 from kreplog.sim.mutations.mutation import Mutation, Patch
@@ -32,6 +33,7 @@ _MODULES = (
     failure_detection,
     broker_cores,
     group_coordination,
+    transaction_decisions,
 )
 _MUTATIONS: dict[str, Mutation] = {mutation.name: mutation for module in _MODULES for mutation in module.MUTATIONS}
 

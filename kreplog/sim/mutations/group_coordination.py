@@ -81,10 +81,15 @@ def _commits_answered_at_once() -> list[Patch]:
     counts = itertools.count(1)
 
     def at_once(
-        self: GroupLogWriter, shard: GroupShard, group: Group, records: tuple[LogRecord, ...], then: Committed
+        self: GroupLogWriter,
+        shard: GroupShard,
+        group: Group,
+        records: tuple[LogRecord, ...],
+        then: Committed,
+        transactional: bool = False,
     ) -> Steps[None]:
         if not isinstance(records[0], OffsetRecord):
-            yield from append(self, shard, group, records, then)
+            yield from append(self, shard, group, records, then, transactional)
             return
         yield from append(self, shard, group, records, _ignore)
         yield from then(ErrorCode.NONE, next(counts), 0)

@@ -31,6 +31,7 @@ from kreplog.core.transaction_messages import (
     InitProducerIdResponse,
     TransactionRecord,
 )
+from kreplog.core.transactions.marker_writer import ABSENCE_MS
 from kreplog.core.transactions.transaction_coordinator import LAST_EPOCH, TransactionCoordinator
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
@@ -209,6 +210,7 @@ def test_markers_are_sent_again_until_every_partition_has_one() -> None:
     shell.tick(50)
     assert shell.markers() == [(3, True, 0, 1, [B])]
     shell.answer()
+    shell.tick(ABSENCE_MS)
     shell.commit()
     assert shell.state == TransactionState.COMPLETE_COMMIT.label
 
@@ -351,3 +353,26 @@ def test_the_partition_of_a_group_is_added() -> None:
     shell.commit()
     assert [(each.leader, each.request.partitions[0].partition) for each in shell.sent] == [(3, home)]
     assert shell.request(request).error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
+    """Not at once: a broker that has just started, or has a new controller, does not have all of its metadata yet."""
+    shell = ongoing()
+    shell.known.discard(B)
+    shell.end()
+    shell.commit()
+    assert [each.request.partitions[0].partition for each in shell.sent] == [A]
+    shell.answer()
+    for _ in range(ABSENCE_MS // 1000 - 1):
+        shell.tick(1000)
+    assert shell.state == TransactionState.PREPARE_COMMIT.label
+    assert not shell.sent
+    shell.known.add(B)
+    shell.tick(1000)
+    assert [each.request.partitions[0].partition for each in shell.sent] == [B]
+    shell.answer(lost=True)
+    shell.known.discard(B)
+    for _ in range(ABSENCE_MS // 1000 + 1):
+        shell.tick(1000)
+    shell.commit()
+    assert shell.state == TransactionState.COMPLETE_COMMIT.label

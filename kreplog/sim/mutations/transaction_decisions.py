@@ -1,0 +1,124 @@
+"""Mutations of transactions: decisions, fencing, markers, and the offsets that they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kreplog.core.effects import Steps
+from kreplog.core.events import MarkersAnswered
+from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
+from kreplog.core.groups.committed_offsets import CommittedOffsets
+from kreplog.core.groups.shard import GroupShard
+from kreplog.core.messages import TransactionMarker
+from kreplog.core.replication.leader import LeaderRole
+from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.transaction_messages import TransactionMetadata
+from kreplog.core.transactions.marker_writer import MarkerWriter
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
+from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
+from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.sim.mutations.mutation import MutationGroup, Patch
+
+MUTATIONS = MutationGroup()
+
+
+@MUTATIONS.add("fenced-producer-acts")
+def _fenced_producer_acts() -> list[Patch]:
+    """A producer of an earlier epoch goes on with the transaction of the present one."""
+    return [(TransactionCoordinator, "_is_other_epoch", lambda self, transaction, producer_epoch: False)]
+
+
+@MUTATIONS.add("new-producer-keeps-epoch")
+def _new_producer_keeps_epoch() -> list[Patch]:
+    """A second producer of a transactional id gets the epoch of the first, which is not fenced."""
+    changed = TransactionalId.changed
+
+    def same_epoch(
+        self: TransactionalId, state: TransactionState, update_ms: int, **fields: Any
+    ) -> TransactionMetadata:
+        if state is TransactionState.EMPTY and self.stored.producer_epoch >= 0:
+            fields["producer_epoch"] = self.stored.producer_epoch
+        return changed(self, state, update_ms, **fields)
+
+    return [(TransactionalId, "changed", same_epoch)]
+
+
+@MUTATIONS.add("expired-transaction-stays-open")
+def _expired_transaction_stays_open() -> list[Patch]:
+    """A transaction whose producer is gone is never aborted."""
+
+    def never(self: Any, shard: TransactionShard, transaction: TransactionalId, *others: Any) -> Steps[None]:
+        return
+        yield
+
+    return [(TransactionCoordinator, "_abort", never)]
+
+
+@MUTATIONS.add("lost-marker-counts")
+def _lost_marker_counts() -> list[Patch]:
+    """A marker whose response is lost counts as written."""
+    answered = MarkerWriter.answered
+
+    def complete(self: MarkerWriter, event: MarkersAnswered, now_ms: int) -> Steps[None]:
+        if not event.partitions:
+            _, transaction = self._sent[event.tag]
+            transaction.unmarked.clear()
+        return answered(self, event, now_ms)
+
+    return [(MarkerWriter, "answered", complete)]
+
+
+@MUTATIONS.add("undecided-read")
+def _undecided_read() -> list[Patch]:
+    """Readers of committed transactions get all that is committed in the log."""
+    return [(LocalReplica, "last_stable", property(lambda self: self.high_watermark))]
+
+
+@MUTATIONS.add("aborted-offsets-committed")
+def _aborted_offsets_committed() -> list[Patch]:
+    """The marker that aborts a transaction commits its offsets."""
+    end = GroupShard.end_transaction
+
+    def committed(self: GroupShard, producer_id: int, committed: bool, offset: int) -> None:
+        end(self, producer_id, True, offset)
+
+    return [(GroupShard, "end_transaction", committed)]
+
+
+@MUTATIONS.add("pending-offsets-not-loaded")
+def _pending_offsets_not_loaded() -> list[Patch]:
+    """A new coordinator of a group forgets the offsets that an open transaction may commit."""
+    load = GroupShard.load
+
+    def without(self: GroupShard, records: Iterable[tuple[int, LogRecord]]) -> None:
+        load(self, [(at, record) for at, record in records if not isinstance(record, PendingOffsetRecord)])
+
+    return [(GroupShard, "load", without)]
+
+
+@MUTATIONS.add("pending-offsets-hidden")
+def _pending_offsets_hidden() -> list[Patch]:
+    """A consumer gets the former offset while a transaction may still commit another (KIP-447)."""
+    return [(CommittedOffsets, "_hides_pending", lambda self, require_stable: False)]
+
+
+@MUTATIONS.add("markers-not-reported")
+def _markers_not_reported() -> list[Patch]:
+    """The coordinator of groups does not learn of markers."""
+
+    def none(self: LeaderRole) -> Iterator[tuple[int, TransactionMarker]]:
+        return iter(())
+
+    return [(LeaderRole, "committed_markers", none)]
+
+
+@MUTATIONS.add("markers-reported-at-once")
+def _markers_reported_at_once() -> list[Patch]:
+    """The coordinator of groups learns of a marker before all in-sync replicas have it."""
+
+    def all_of_them(self: LeaderRole) -> Iterator[tuple[int, TransactionMarker]]:
+        while self._markers:
+            yield self._markers.popleft()
+
+    return [(LeaderRole, "committed_markers", all_of_them)]

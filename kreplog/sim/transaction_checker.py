@@ -1,0 +1,140 @@
+"""The promises of transactions, checked from what producers and readers observe:
+
+aborted visible   a reader gets a record of a transaction that its producer has never tried to commit
+visible twice     a record is at two offsets, or a number was copied twice
+fenced producer   a reader gets a record that was sent after another producer of the same transactional id had begun
+stable end fell   a reader gets a lower last stable offset from the same or a later leader
+commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
+not atomic        some records of a transaction are visible, others not                                   at the end
+copy lost         a number was not copied although a later one was                                        at the end
+
+That every transaction is decided once faults have ended is checked by the readers, which cannot finish before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kreplog.errors import ErrorCode
+from kreplog.sim.history import (
+    Event,
+    ProducerBegun,
+    StableEnd,
+    StableRead,
+    TransactionEnded,
+    TransactionEnding,
+    TransactionRecordSent,
+    TransactionRecordWritten,
+)
+from kreplog.types import TopicPartition
+
+Violate = Callable[[str, str], None]
+"""Called with the kind of a violation and its text."""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """epoch: of its producer. records: those sent, by value; whether each is acknowledged. fenced: those sent after
+    another producer had begun. wanted: whether its producer tried to commit it. committed: that was acknowledged."""
+
+    name: str
+    transactional_id: str
+    epoch: tuple[int, int]
+    records: dict[str, bool] = field(default_factory=dict)
+    fenced: set[str] = field(default_factory=set)
+    wanted: bool = False
+    committed: bool = False
+
+
+class TransactionChecker:
+    """Observes the transactions of one run."""
+
+    def __init__(self, violate: Violate) -> None:
+        self._violate = violate
+        self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
+        self._newest: dict[str, tuple[int, int]] = {}
+        self._transactions: dict[str, _Transaction] = {}
+        self._of_value: dict[str, _Transaction] = {}
+        self._visible: dict[str, tuple[TopicPartition, int]] = {}
+        self._copies: dict[int, str] = {}
+        self._stable: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        self.counts = {"transactions": 0}
+
+    def heard(self, event: Event) -> None:
+        match event:
+            case ProducerBegun(client=client, transactional_id=name):
+                epoch = event.producer_id, event.producer_epoch
+                self._producers[client] = name, epoch
+                held = self._newest.get(name, epoch)
+                self._newest[name] = max(held, epoch) if held[0] == epoch[0] else epoch  # responses overtake each other
+            case TransactionRecordSent():
+                self._sent(event)
+            case TransactionRecordWritten(transaction=name, value=value):
+                self._transactions[name].records[value] = True
+            case TransactionEnding(transaction=name, committed=committed):
+                self._transactions[name].wanted = committed
+            case TransactionEnded(transaction=name, committed=committed, error=error):
+                self._transactions[name].committed = committed and error == ErrorCode.NONE.name
+                self.counts["transactions"] += 1
+            case StableRead():
+                self._read(event)
+            case StableEnd():
+                self._end(event)
+            case _:
+                pass
+
+    def _sent(self, event: TransactionRecordSent) -> None:
+        transaction = self._transactions.get(event.transaction)
+        if transaction is None:
+            transactional_id, epoch = self._producers[event.client]
+            transaction = self._transactions[event.transaction] = _Transaction(
+                event.transaction, transactional_id, epoch
+            )
+        transaction.records[event.value] = False
+        newest = self._newest[transaction.transactional_id]
+        if newest[0] == transaction.epoch[0] and newest > transaction.epoch:
+            transaction.fenced.add(event.value)
+        self._of_value[event.value] = transaction
+
+    def _read(self, event: StableRead) -> None:
+        transaction = self._of_value.get(event.value)
+        place = event.partition, event.offset
+        if transaction is None or not transaction.wanted:
+            self._violate("aborted visible", f"{event.client} reads {event.value}, whose commit was never requested")
+            return
+        if event.value in transaction.fenced:
+            self._violate("fenced producer", f"{event.client} reads {event.value}, which a fenced producer has sent")
+        if self._visible.setdefault(event.value, place) != place:
+            text = f"{event.value} is visible in {self._visible[event.value]} and {place}"
+            self._violate("visible twice", text)
+        _, copied, number = event.value.partition(":copy:")
+        if copied and self._copies.setdefault(int(number), event.value) != event.value:
+            text = f"{number} was copied by {self._copies[int(number)]} and again by {event.value}"
+            self._violate("visible twice", text)
+
+    def _end(self, event: StableEnd) -> None:
+        key = event.client, event.partition
+        epoch, highest = self._stable.get(key, (-1, -1))
+        if event.leader_epoch < epoch:
+            return
+        if event.last_stable_offset < highest:
+            text = f"{event.client} got last stable offset {event.last_stable_offset} of {event.partition}, before that"
+            self._violate("stable end fell", f"{text} {highest}")
+        self._stable[key] = event.leader_epoch, max(highest, event.last_stable_offset)
+
+    def judge(self) -> None:
+        """At the end: all readers have read all."""
+        for transaction in self._transactions.values():
+            written = [value for value, acknowledged in transaction.records.items() if acknowledged]
+            seen = [value for value in written if value in self._visible]
+            if len(seen) == len(written):
+                continue
+            lost = next(value for value in written if value not in self._visible)
+            if transaction.committed:
+                self._violate("commit lost", f"{lost} is not visible, although its transaction is committed")
+            elif seen:
+                self._violate("not atomic", f"{seen[0]} is visible, but {lost} of the same transaction is not")
+        gap = next((number for number in range(max(self._copies, default=0)) if number not in self._copies), None)
+        if gap is not None:
+            self._violate("copy lost", f"{gap} was not copied, but {max(self._copies)} was")
