@@ -193,7 +193,7 @@ def test_contestants_take_turns_in_rotated_order(bench: Bench) -> None:
     assert {names[0] for names in rounds} == {"ceiling", "kreplog", "peer1"}
 
 
-def test_a_failing_workload_is_told_and_leaves_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_workload_is_reported_and_leaves_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     def contestants(bench: Bench) -> list[Contestant]:
         (bench.directory / "left over").touch()
         raise AssertionError("read 2 records")

@@ -48,11 +48,11 @@ def test_flaw_has_a_test_that_bears_its_number(flaw: int) -> None:
     assert places()[flaw], f"no test or scenario bears f{flaw}_ or f{flaw}- in its name or F{flaw} in its docstring"
 
 
-def test_names_are_told_from_other_words() -> None:
+def test_names_are_distinguished_from_other_words() -> None:
     assert _FLAW.findall("f15_f16_who_may_join_an_isr") == ["15", "16"]
     assert _FLAW.findall("f3-kip-279") == ["3"]
     assert _FLAW.findall("header_key_that_is_no_utf8_reads") == []
-    assert ("test_flaws.py", "test_names_are_told_from_other_words", "") in set(named())
+    assert ("test_flaws.py", "test_names_are_distinguished_from_other_words", "") in set(named())
 
 
 if __name__ == "__main__":

@@ -343,7 +343,7 @@ class TestFinding:
                 expected = next((offset for offset, stamp in enumerate(times) if stamp >= wanted), None)
                 assert log.offset_for_timestamp(wanted) == expected, wanted
 
-    def test_ranges_cover_and_are_about_as_large_as_asked(self, path: Path) -> None:
+    def test_ranges_cover_and_are_about_as_large_as_wanted(self, path: Path) -> None:
         with Log.open(path, SMALL) as log:
             for number in range(300):
                 log.append(b"%d" % number)

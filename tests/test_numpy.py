@@ -78,7 +78,7 @@ def test_a_value_of_another_size_is_named_by_its_offset(log: Log, value: bytes |
     assert len(next(log.to_numpy(3, value_dtype="<f8")).offsets) == 1
 
 
-def test_sizes_that_even_out_are_told_apart(log: Log) -> None:
+def test_sizes_that_even_out_are_distinguished(log: Log) -> None:
     log.append_many([b"1234", b"123", b"12345"])
     with pytest.raises(UsageError, match="at offset 1 "):
         list(log.to_numpy(value_dtype="<i4"))

@@ -1,8 +1,8 @@
 """Words: identifiers that say what they hold, and no name for two things.
 
-Read through the syntax tree of each .py and .pyi, and token by token of .pyx and .pxd, which Python cannot parse. Names
-of test functions are sentences, and not looked at. SHARED_MODULES has the names that modules of several packages share,
-each with its reason.
+Read through the syntax tree of each .py and .pyi, and token by token of .pyx and .pxd, which Python cannot parse, with
+the names of files and folders themselves. SHARED_MODULES has the names that modules of several packages share, each
+with its reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROSE = re.compile(
     r"\b(told|tells?|telling|ask(?:s|ed|ing)?|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?)\b",
     re.IGNORECASE,
 )
-"""In docstrings, comments and messages, and in the Markdown of the docs: the field has words for these."""
+"""In docstrings, comments and messages, in the Markdown of the docs and in scenarios: the field has words for these."""
 
 _SIMULATED = "the simulator's counterpart of what a broker has"
 _COMMAND = "commands are named by the nouns of `kreplog --help`"
@@ -76,14 +76,14 @@ def banned(identifier: str) -> bool:
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, identifier) of all that a module names itself; names of test functions are left out."""
+    """(line, identifier) of all that a module names itself."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield node.lineno, name
             case ast.arg(arg=name) | ast.ClassDef(name=name):
                 yield node.lineno, name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not name.startswith("test_"):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield node.lineno, name
             case ast.alias(name=name, asname=str(renamed)):
                 yield node.lineno, renamed
@@ -104,9 +104,9 @@ def names_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of comments and strings, or of all that Markdown says."""
+    """(line, text) of comments and strings, or of all that Markdown and scenarios say."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
+    if path.suffix in (".md", ".txt"):
         yield 1, text
         return
     if path.suffix in (".pyx", ".pxd"):
@@ -132,11 +132,17 @@ def test_no_identifier_is_a_word_of_daily_talk() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_file_or_folder_is_named_by_a_word_of_daily_talk() -> None:
+    paths = files(".py", ".pyi", ".pyx", ".pxd", ".md", ".txt")
+    assert not [str(path) for path in paths if any(map(banned, path.relative_to(ROOT).with_suffix("").parts))]
+
+
 def test_prose_uses_the_words_of_the_field() -> None:
-    sources = [path for path in files(".py", ".pyi", ".pyx", ".pxd", ".md") if not path.is_relative_to(ROOT / "tests")]
+    sources = [path for path in files(".py", ".pyi", ".pyx", ".pxd", ".md", ".txt") if path != Path(__file__)]
     wrong = [
         f"{place(path, line + text.count(chr(10), 0, found.start()))}: {found[0]}"
         for path in [*ROOT.glob("*.md"), *sources]
+        if PROSE.search(path.read_text(encoding="utf-8"))  # tokens are made, which takes long, only where they matter
         for line, text in prose_of(path)
         for found in PROSE.finditer(text)
     ]

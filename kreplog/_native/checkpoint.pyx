@@ -40,7 +40,7 @@ cpdef object atomic_write(str path, bytes data, bint durable=True):
     Not durable: still atomic if the process is killed, but a crash of the host may leave the old content, or none,
     until the caller has synced the file and its directory.
     One writer at a time: the temporary file beside it has a fixed name, so one left by a crash is reused. Raises
-    StorageError, with the old content still in place.
+    StorageError, with the old content still in place unless the directory was moved or could not be synced.
     """
     cdef str temporary = path + ".tmp"
     cdef FileHandle file
@@ -58,7 +58,10 @@ cpdef object atomic_write(str path, bytes data, bint durable=True):
             raise error_of("cannot replace", path, error) from error
         raise
     if durable:
-        sync_directory(os.path.dirname(path) or ".")
+        try:
+            sync_directory(os.path.dirname(path) or ".")
+        except FileNotFoundError as error:  # its directory was moved or deleted since the file was replaced
+            raise error_of("cannot replace", path, error) from error
 
 
 cdef class OffsetCheckpoint:

@@ -339,7 +339,8 @@ def group_number(str group not None):
 
 
 cdef int sync_directory(str path) except -1:
-    """Make the names in a directory durable. Raises StorageError."""
+    """Make the names in a directory durable. Raises StorageError, and FileNotFoundError where it was moved or
+    deleted."""
     cdef FileHandle directory = open_file(path, O_RDONLY)
     return directory.sync()
 

@@ -92,7 +92,7 @@ def test_a_new_topic_that_the_first_broker_does_not_know_yet(on_trio: Kreplog, m
     monkeypatch.setattr(AdminClient, "request", late)
     (partition,) = described(on_trio, "young")
     assert partition["isr"] == [partition["leader"]]
-    assert on_trio("topic", "describe", "unborn").err.startswith("kreplog: topic unborn: there is no such topic")
+    assert on_trio("topic", "describe", "missing").err.startswith("kreplog: topic missing: there is no such topic")
 
 
 def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:

@@ -175,7 +175,7 @@ def test_f33_a_new_controller_handles_a_failure_that_no_controller_saw() -> None
 
 
 def test_kip380_a_quick_restart_counts_as_a_failure() -> None:
-    """The watch fires once for both; only the broker epoch tells (KAFKA-7235)."""
+    """The watch fires once for both; only the broker epoch shows it (KAFKA-7235)."""
     cluster = cluster_with(1, 2, 3)
     cluster.catching_up = False
     cluster.brokers[1].stop()

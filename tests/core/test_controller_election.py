@@ -245,7 +245,7 @@ def test_a_broken_node_stops_the_controller_rather_than_lose_replicas() -> None:
     assert cluster.brokers[1].replicas
 
 
-def test_the_core_without_a_session_asks_for_nothing() -> None:
+def test_the_core_without_a_session_requests_nothing() -> None:
     core = Controller(1, ReplicationConfig())
     assert list(core.step(Tick(), 0)) == []
     assert list(core.step(SessionLost(), 0)) == []

@@ -273,7 +273,7 @@ def test_it_goes_on_when_the_leader_dies_and_when_the_controller_does() -> None:
     assert cluster.assignment(T0) == Assignment((3, 4))
     cluster.brokers[1].start()
     cluster.run()
-    assert T0 not in cluster.brokers[1].replicas, "the INIT tells it"
+    assert T0 not in cluster.brokers[1].replicas, "the INIT has it"
     cluster.check()
 
 

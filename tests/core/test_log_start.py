@@ -1,6 +1,6 @@
 """Log starts that move: DeleteRecords and retention on leaders, how followers apply them, and when requests complete.
 
-Source: KIP-107; F39 of the reliability notes.
+Source: KIP-107; F39.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def main(root: Path, how: str) -> None:
             failing.path.rename(root / "removed")  # at once: into a half removed one checkpoints would still be written
         else:
             Shim().arm(KINDS[how], f"{failing.path}/", 1, errno.EIO, FAIL_FROM_HERE_ON)
-            # What is appended is mapped: the disk is asked at an fsync, and for the next segment.
+            # What is appended is mapped: the disk is written at an fsync, and for the next segment.
             await eventually(lambda: refuses(client, batch, lost[0]))
         for topic_partition in lost:
             await eventually(lambda topic_partition=topic_partition: takes(others, batch, topic_partition))  # type: ignore[misc]

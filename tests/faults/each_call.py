@@ -20,7 +20,7 @@ MODES = {"kill": (faults.ALL_WRITES, faults.KILL_BEFORE), "halfway": (faults.WRI
 
 
 def play(path: Path, kinds: int, nth: int, mode: int, pipe: int) -> None:
-    """Run the script with the n-th call deadly, telling the parent each step completed; then open once more."""
+    """Run the script with the n-th call deadly, reporting each step to the parent completed; then open once more."""
     shim = faults.Shim()
     shim.arm(kinds, str(path.parent), nth, mode=mode)
     log = Log.open(path, script.CONFIG)

@@ -89,7 +89,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def acknowledge(pipe: int, first: int, stop: int) -> None:
-    """Tell the parent that the records [first, stop) were acknowledged."""
+    """Report to the parent that the records [first, stop) were acknowledged."""
     os.write(pipe, _ACK.pack(first, stop))
 
 

@@ -34,7 +34,7 @@ def _round(log: Log, shim: Shim) -> bool:
                 thread.start()
             deadline = time.monotonic() + _DEADLINE_S
             while log.log_end_offset < wanted and time.monotonic() < deadline:
-                time.sleep(0.0001)  # they have appended; nobody tells of that while this fsync goes on
+                time.sleep(0.0001)  # they have appended; nothing reports that while this fsync goes on
         elif fsyncs == 3:
             for thread in once:
                 thread.join(_DEADLINE_S if served else 0)

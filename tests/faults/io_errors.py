@@ -24,7 +24,7 @@ from tests.faults.forked import result_of, shares
 
 @dataclass(frozen=True)
 class Failure:
-    """Which calls fail and how; `seen`: the caller must be told; `harmless`: the caller must not notice."""
+    """Which calls fail and how; `seen`: the caller must get the error; `harmless`: the caller must not notice."""
 
     kinds: int
     error: int
@@ -130,7 +130,7 @@ def reopen(path: Path) -> script.State:
 
 
 def read_with_failure(path: Path, kinds: int, error: int, nth: int, read_only: bool) -> tuple[bool, bool]:
-    """Open and survey with the n-th call failing: right records or a typed error. Returns (a call failed, told)."""
+    """Open and survey with the n-th call failing: right records or a typed error. Returns (call failed, raised)."""
     shim = faults.Shim()
     shim.arm(kinds, str(path.parent), nth, error)
     reported = False

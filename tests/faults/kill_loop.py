@@ -135,7 +135,7 @@ def one_directory(path: Path, rng: random.Random, kills: int) -> tuple[int, int,
         in_bulk += broken is not None
         if rng.random() < 0.7 or generation == kills - 1:
             found = result_of(partial(look, path, config, close=rng.random() < 0.1))
-            assert found.start <= deleted, f"records up to {found.start} are gone, only {deleted} were asked for"
+            assert found.start <= deleted, f"records up to {found.start} are gone, only {deleted} were to be deleted"
             assert found.end >= acked_end, f"acknowledged up to {acked_end}, found only {found.end}"
             if broken is not None:
                 broken.require_whole(found.end)

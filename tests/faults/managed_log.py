@@ -76,7 +76,7 @@ def delete(root: Path) -> None:
     shim.on_sync(note)
     log.delete_records_before(6)
     snapshot = (f"{6:020}.snapshot", 0)
-    assert snapshot in synced, f"only the snapshot tells of producer 7 now: {synced}"
+    assert snapshot in synced, f"only the snapshot has producer 7 now: {synced}"
     assert ("topic-0", 0) in synced[synced.index(snapshot) :], synced
     synced.clear()
     log.flush_sealed()

@@ -63,7 +63,7 @@ class Published:
 
 
 class Writer:
-    """Owns the log; appends single-record batches, so that a truncation cuts exactly where it is asked to."""
+    """Owns the log; appends single-record batches, so that a truncation cuts exactly at the given offset."""
 
     def __init__(self, path: Path, published: Published, rng: random.Random) -> None:
         self._path, self._published, self._rng = path, published, rng

@@ -111,7 +111,7 @@ def _once(state: State, count: int, generation: int) -> Callable[[Log], object]:
 
 
 def steps() -> Iterator[Step]:
-    """The operations in order. Truncations fall on single-record batches, so that they cut exactly where asked."""
+    """The operations in order. Truncations fall on single-record batches, so that they cut exactly there."""
     state = State()
     for generation in range(8):
         for name, run, after in _round(state, generation):

@@ -1,4 +1,4 @@
-"""Calls interrupted, raced or made too late: nothing acknowledged is lost, nobody crashes, and errors are told.
+"""Calls interrupted, raced or made too late: nothing acknowledged is lost, nobody crashes, and errors are reported.
 
 Each test is a fault that a review once reproduced.
 """
@@ -32,7 +32,7 @@ def together(*calls: Callable[[], object]) -> list[BaseException]:
     def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # told to the test, whatever it is
+        except BaseException as error:  # reported to the test, whatever it is
             raised.append(error)
 
     threads = [threading.Thread(target=run, args=(call,)) for call in calls]
@@ -109,7 +109,7 @@ def test_a_codec_that_fails_keeps_the_buffered_records(path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("change", [lambda values: values.clear(), lambda values: values.__setitem__(slice(None), [1])])
-def test_a_list_changed_while_it_is_appended_is_told(
+def test_a_list_changed_while_it_is_appended_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[object]], None]
 ) -> None:
     values: list[object] = [b"%0100d" % number for number in range(5000)]

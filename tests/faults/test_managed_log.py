@@ -20,7 +20,7 @@ def test_a_record_that_begins_an_epoch_waits_for_no_fsync_and_its_flush_does(tmp
 
 
 def test_an_append_that_seals_a_segment_waits_for_no_fsync(tmp_path: Path, shim: Path) -> None:
-    """Neither of those before it nor of the producers' snapshot: that is its owner's to ask for."""
+    """Neither of those before it nor of the producers' snapshot: that is its owner's decision."""
     run_driver("managed_log", tmp_path, "sealed", shim=shim)
 
 

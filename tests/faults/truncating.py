@@ -28,7 +28,7 @@ READERS = 3
 CONFIG = LogConfig(segment_bytes=128 << 10, index_interval_bytes=2048, batch_bytes=4096, retention_bytes=1 << 20)
 ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 TRANSIENT = (errors.OffsetOutOfRangeError,)
-"""What a reader may be refused by: the offset that it asks for is truncated or deleted by now."""
+"""What a reader may be refused by: the offset that it wants is truncated or deleted by now."""
 
 
 def write(log: Log, rng: random.Random, generation: int) -> Log:

@@ -51,7 +51,7 @@ FIELDS: dict[str, Field] = {
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """Allocations beyond EXTRA_MEMORY fail inside, so that asking for too much shows as MemoryError."""
+    """Allocations beyond EXTRA_MEMORY fail inside, so that an allocation of too much shows as MemoryError."""
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (in_use + EXTRA_MEMORY, hard))
@@ -331,7 +331,7 @@ MUTATIONS = st.lists(
 
 
 def mutate(data: bytes, mutations: list[tuple[str, int, int, int]]) -> bytes:
-    """Change `data` as told, then set its length and CRC right, so that the damage reaches the record parser."""
+    """Mutate `data`, then set its length and CRC right, so that the damage reaches the record parser."""
     out = bytearray(data)
     for kind, where, byte, number in mutations:
         at = reference.HEADER.size + where % (len(out) - reference.HEADER.size + 1)

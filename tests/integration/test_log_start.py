@@ -107,7 +107,7 @@ def test_retention_by_time(cluster: LocalCluster) -> None:
     eventually(lambda: earliest(cluster, partition) == 5, "what is old has not been deleted")
 
 
-def test_settings_are_changed_and_told(cluster: LocalCluster) -> None:
+def test_settings_are_changed_and_described(cluster: LocalCluster) -> None:
     create(cluster, "changing", retention_ms=86_400_000)
     found = settings_of(cluster, "changing")
     assert found["retention.ms"]["value"] == "86400000" and not found["retention.ms"]["read_only"]

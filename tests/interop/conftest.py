@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Left out, unless asked for by the environment or by name."""
+    """Left out, unless selected by the environment or by name."""
     wanted = os.environ.get(WANTED) or any("interop" in argument for argument in config.args)
     return None if wanted else True
 

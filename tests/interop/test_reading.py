@@ -43,7 +43,7 @@ class Topics:
 
 
 def compress_at_the_broker(broker: Broker, codec: str) -> list[Record]:
-    """What was sent is compressed by Kafka's own Java code: it recompresses for a topic that asks for it."""
+    """What was sent is compressed by Kafka's own Java code: it recompresses for a topic that requires it."""
     create(broker.bootstrap, codec, compression_type=codec, segment_bytes=3000, index_interval_bytes=500)
     sent = messages(range(1000))
     send(broker.bootstrap, codec, sent, linger_ms=20)

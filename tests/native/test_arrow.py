@@ -92,7 +92,7 @@ def test_any_batches_any_range_any_columns(drawn: list[Batch], rng: random.Rando
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
-def test_types_are_what_spark_asks_for(unit: str) -> None:
+def test_types_are_what_spark_requires(unit: str) -> None:
     schema = columns_of(b"", unit=unit).schema
     header = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
     types = [pa.int64(), pa.timestamp(unit, "UTC"), pa.int32(), pa.binary(), pa.binary(), header]

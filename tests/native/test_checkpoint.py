@@ -132,7 +132,7 @@ def test_an_update_that_changes_nothing_writes_nothing(path: str) -> None:
 
 
 def test_the_latest_is_not_read_again_unless_somebody_else_wrote_it(path: str) -> None:
-    """A broker of thousands of partitions asks every few seconds."""
+    """A broker of thousands of partitions checks every few seconds."""
     checkpoint = OffsetCheckpoint(path)
     assert checkpoint.latest() == {}
     checkpoint.write({FLIGHTS_0: 1})
@@ -430,7 +430,7 @@ def test_truncate_from_start(offset: int, expected: list[tuple[int, int]]) -> No
 
 
 def test_against_the_epochs_of_a_list_of_records() -> None:
-    """A log as a list of its records' epochs, appended to and cut at random: the cache tells the same story."""
+    """A log as a list of its records' epochs, appended to and cut at random: the cache agrees."""
     rng = random.Random(101)
     for _ in range(200):
         start, log, epochs, epoch = 0, list[int](), cache(), 0
@@ -455,3 +455,22 @@ def test_against_the_epochs_of_a_list_of_records() -> None:
                     epochs.truncate_from_start(first)
             for i, expected in enumerate(log):
                 assert epochs.epoch_for_offset(start + i)[0] == expected
+
+
+def test_a_directory_that_is_moved_while_a_checkpoint_is_written_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the rename of the file and the fsync of its directory."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    replace = os.replace
+
+    def replaced(source: str, target: str) -> None:
+        replace(source, target)
+        directory.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(os, "replace", replaced)
+    with pytest.raises(StorageError, match=f"cannot replace {directory}/file") as raised:
+        atomic_write(str(directory / "file"), b"content")
+    assert raised.value.path == str(directory / "file")
+    assert (tmp_path / "moved" / "file").read_bytes() == b"content"

@@ -41,7 +41,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_the_fastest_is_in_use_unless_told_otherwise() -> None:
+def test_the_fastest_is_in_use_unless_the_environment_names_another() -> None:
     assert implementation() == os.environ.get("KREPLOG_CRC32C", available()[-1])
     assert available()[0] == "crcmod"
 

@@ -31,7 +31,7 @@ def mapped_bytes() -> int:
 
 
 # Linux alone counts the resident pages of files apart; elsewhere there is nothing to measure this by.
-@pytest.mark.skipif(not RESIDENT.exists(), reason="the system does not tell in /proc what is resident")
+@pytest.mark.skipif(not RESIDENT.exists(), reason="the system does not show in /proc what is resident")
 def test_pages_that_were_fetched_are_left_when_nobody_holds_them(tmp_path: Path) -> None:
     with Log.open(tmp_path / "flights-0") as log:
         for number in range(32):

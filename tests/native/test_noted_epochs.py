@@ -138,7 +138,7 @@ def test_stands_in_the_way_of_older_records(log: Log) -> None:
         log.append_as_follower(batch.build([b"d"], base_offset=3, leader_epoch=2, timestamps_ms=[0]))
 
 
-def test_is_told_to_readers(log: Log) -> None:
+def test_is_published_to_readers(log: Log) -> None:
     with Log.open(log.path, read_only=True) as reader:
         log.assign_leader_epoch(2)
         assert reader.leader_epochs == [(1, 0), (2, 3)] and reader.leader_epoch == 2

@@ -95,7 +95,7 @@ def test_the_last_five_batches_are_remembered() -> None:
 
 
 def test_what_was_perhaps_never_written_is_no_duplicate() -> None:
-    """The producer was unknown when it sent 50: whether 0 to 49 were written nobody can tell."""
+    """The producer was unknown when it sent 50: whether 0 to 49 were written nobody can know."""
     state = state_of(*[Batch(7, 0, 50 + i, i, i) for i in range(8)])
     with pytest.raises(DuplicateSequenceError):
         state.check(7, 0, 50, 1)
@@ -148,7 +148,7 @@ def test_a_follower_takes_what_its_leader_took() -> None:
 
 
 def test_expire() -> None:
-    """By when they were heard of: their records tell of years past, or to come."""
+    """By when they were heard of: their records are of years past, or to come."""
     state = state_of(Batch(7, 0, 0, 0, 0, 1000), Batch(8, 0, 0, 1, 1, 1 << 60), Batch(7, 0, 1, 2, 2, 1500))
     between_ms = time.time_ns() // 1_000_000
     time.sleep(0.01)  # the wall clock, which counts milliseconds, has to move on
@@ -451,7 +451,7 @@ def test_delete_snapshots(tmp_path: Path, bounds: tuple[int, ...], remaining: li
     assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in remaining]
 
 
-def test_a_snapshot_never_tells_of_later_records(tmp_path: Path) -> None:
+def test_a_snapshot_never_has_later_records(tmp_path: Path) -> None:
     state = state_of(Batch(7, 0, 0, 0, 9))
     with pytest.raises(InvariantError):
         state.write_snapshot(str(tmp_path), 9)

@@ -31,7 +31,7 @@ def disks(request: pytest.FixtureRequest) -> Iterator[Disks]:
 
 
 def batch(disks: Disks, sequence: int, count: int = 1, producer: int = 1, epoch: int = 0, offset: int = 0) -> Any:
-    """A batch of records whose values tell them apart."""
+    """A batch of records whose values distinguish them."""
     values = [b"%d:%d" % (producer, sequence + index) for index in range(count)]
     return disks.codec.encode(producer, 0, sequence, values, sequence, base_offset=offset, leader_epoch=epoch)
 

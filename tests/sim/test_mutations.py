@@ -141,8 +141,8 @@ def test_a_harmless_mutation_costs_elections_only(name: str) -> None:
     assert simulate.total(wrong)["presumed dead"] > 2 * simulate.total(right)["presumed dead"]
 
 
-def test_the_flaws_that_the_notes_name_are_all_here() -> None:
-    """Reliability notes, section 4 row 2, and the list of issue 3."""
+def test_flaws_that_a_rule_of_a_core_prevents_have_mutations() -> None:
+    """docs/known-flaws.md says what they are."""
     descriptions = " ".join(mutations.describe(name) for name in mutations.names())
     for flaw in (1, 3, 4, 5, 6, 7, 8, 12, 13, 14, 16, 17, 18, 19, 20, 22, 24, 26, 27, 30):
         assert f"F{flaw}" in descriptions.replace(",", " ").replace(")", " ").replace("(", " ").split(), f"F{flaw}"

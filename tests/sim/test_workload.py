@@ -214,7 +214,7 @@ def test_a_producer_lets_go_of_a_topic_that_is_gone() -> None:
     assert all(event.reason == "the topic is deleted" for event in run.of(Unknown))
 
 
-def test_acks_of_nothing_ask_for_no_answer() -> None:
+def test_acks_0_has_no_response() -> None:
     run = Run("producer", acks=0)
     run.port.run(500)
     run.finish()

@@ -123,7 +123,7 @@ def read_request(frame: bytes) -> object:
     return control_messages.decode_request(frame, decode_request_header(frame, BETWEEN_BROKERS))
 
 
-def test_every_setting_of_a_topic_is_told() -> None:
+def test_every_setting_of_a_topic_is_encoded() -> None:
     """A setting that TopicConfig gains must be written and read, too."""
     assert tuple(TopicConfig.__dataclass_fields__) == (
         "min_insync_replicas",
@@ -224,7 +224,7 @@ def test_an_error_that_is_not_known_is_an_unknown_one() -> None:
     assert control_messages.decode_response(frame, header) == UpdateMetadataResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def test_ten_thousand_partitions_with_all_that_can_be_told() -> None:
+def test_ten_thousand_partitions_with_every_field() -> None:
     """What our messages add stands at their end: no copy of the rest for each partition."""
     many = tuple(
         STATES[0]._replace(partition=TopicPartition(f"topic-{n // 10}", n % 10), config=TopicConfig(1 + n // 10 % 3))

@@ -126,7 +126,7 @@ def test_what_has_a_length_of_its_own_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize("version", range(13, 18))
-def test_ids_without_a_name_are_told_and_answered(version: int) -> None:
+def test_ids_without_a_name_are_reported_and_answered(version: int) -> None:
     """KIP-516: UNKNOWN_TOPIC_ID for each of its partitions."""
     request = FetchRequest(
         *(-1, -1, 500, 1, 1000),
@@ -175,7 +175,7 @@ def test_a_response_names_the_ids_that_were_requested(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 17])
-def test_leaders_are_told_with_their_addresses(version: int) -> None:
+def test_leaders_are_encoded_with_their_addresses(version: int) -> None:
     """KIP-951."""
     fetched = FetchedPartition(PLACE, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=3, leader_epoch=9)
     nodes = (BrokerRegistration(3, 1, "localhost", 9092, "r1"), BrokerRegistration(4, 1, "h" * 200, 9093))
@@ -205,7 +205,7 @@ def test_a_topic_made_anew_stands_apart_from_the_old_one() -> None:
     assert fetch.decode_request(frame, decode_request_header(frame), names.get)[0] == request
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     with pytest.raises(UsageError, match="version 3"):
         fetch.encode_response(FetchResponse(ErrorCode.NONE), header(ApiKey.FETCH, 3))
     request = FetchRequest(*(-1, -1, 500, 1, 1000), partitions=(FetchPartition(PLACE, "not an id", -1, 0),))

@@ -182,7 +182,7 @@ def test_bytes_behind_a_message(key: int, version: int) -> None:
             generic.decode_response(answer + more, request_header)
 
 
-def test_librdkafka_asks_for_all_topics() -> None:
+def test_librdkafka_requests_all_topics() -> None:
     """Byte for byte what its 2.16 sends: three bytes too many."""
     frame = body_of(generic.encode_request(header(ApiKey.METADATA, 12)))
     read = decode_request_header(frame)
@@ -237,7 +237,7 @@ BOMBS = [
 
 @pytest.mark.parametrize(("version", "bomb", "reason"), BOMBS)
 def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, reason: str) -> None:
-    """A Metadata request of topics; the library would build what it is told, or copy the rest for each tagged field."""
+    """A Metadata request of topics; the library would build all of them, or copy the rest for each tagged field."""
     request_header = header(ApiKey.METADATA, version)
     whole = body_of(generic.encode_request(request_header, topics=[]))
     known = decode_request_header(whole)
@@ -276,7 +276,7 @@ def test_a_null_where_none_may_be() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_api_versions_tells_what_is_offered(version: int) -> None:
+def test_api_versions_lists_what_is_offered(version: int) -> None:
     request_header = header(ApiKey.API_VERSIONS, version)
     answer = generic.decode_response(body_of(generic.api_versions(request_header, TO_CLIENTS)), request_header)
     assert answer.error_code == 0
@@ -292,7 +292,7 @@ def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
     assert (answer.error_code, len(answer.api_keys)) == (35, 1)
 
 
-def test_fields_of_other_versions_are_left_out_and_wrong_names_told() -> None:
+def test_fields_of_other_versions_are_left_out_and_wrong_names_reported() -> None:
     topic = {"name": "flights", "topic_id": IDS["flights"], "partitions": [], "error_code": 0}
     for version in (1, 9, 12):
         request_header = header(ApiKey.METADATA, version)

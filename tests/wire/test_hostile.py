@@ -175,7 +175,7 @@ def test_more_items_than_any_cluster_has(bomb: bytes) -> None:
         produce.decode_request(frame, known)
 
 
-def test_what_is_wrong_is_told_with_its_place() -> None:
+def test_what_is_wrong_is_reported_with_its_place() -> None:
     frame = CASES[0].frame[:-1]
     with pytest.raises(PeerProtocolError, match=r"longer than the message, at byte \d+") as caught:
         CASES[0].decode(frame)

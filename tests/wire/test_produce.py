@@ -99,7 +99,7 @@ def test_a_file_region_stands_for_its_bytes() -> None:
     assert int.from_bytes(small[:4], "big") == len(small) - 4 + (1 << 20)
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     request_header = header(ApiKey.PRODUCE, 9)
     with pytest.raises(UsageError, match="version 10"):
         produce.encode_response(ProduceResponse(()), header(ApiKey.PRODUCE, 10))

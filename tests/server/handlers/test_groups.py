@@ -56,6 +56,12 @@ def consumer_of(bootstrap: str, group: str | None, *topics: str, **settings: Any
     )
 
 
+def create_internal_topic(bootstrap: str) -> None:
+    """By the first member of any group, unless it exists."""
+    with Polled(consumer_of(bootstrap, "first", TOPIC)) as member:
+        eventually(lambda: member.assignment, "the only member of a group gets no partitions")
+
+
 def test_kafka_python_subscribes_and_shares(bootstrap: str) -> None:
     with Polled(consumer_of(bootstrap, "python", TOPIC)) as first:
         eventually(lambda: first.values == [b"value"], "the record does not come")
@@ -92,7 +98,7 @@ def test_kafka_python_assigns(bootstrap: str) -> None:
 
 
 def test_nobody_but_coordinators_writes_to_the_internal_topic(bootstrap: str) -> None:
-    consumer_of(bootstrap, "writes", TOPIC).close()
+    create_internal_topic(bootstrap)
     with admin_of(bootstrap) as admin:
         (topic,) = admin.describe_topics([INTERNAL])
         assert topic["is_internal"] and len(topic["partitions"]) == 3
@@ -106,7 +112,7 @@ def test_nobody_but_coordinators_writes_to_the_internal_topic(bootstrap: str) ->
 
 def test_the_internal_topic_keeps_its_partitions_and_records(bootstrap: str) -> None:
     """A group belongs to one partition by the hash of its name and the number of partitions, and its offsets stay."""
-    consumer_of(bootstrap, "keeps", TOPIC).close()
+    create_internal_topic(bootstrap)
     with admin_of(bootstrap) as admin:
         for count in (2, 3, 50):
             with pytest.raises(KafkaError, match="keeps its 3 partitions"):

@@ -65,7 +65,7 @@ def test_a_topic_that_is_not_there_is_named(spark: SparkSession, topic: Path, tm
         profile.main(topic, tmp_path / "report", subscribe="trains")
 
 
-def test_producers_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_producers_are_distinguished(spark: SparkSession, tmp_path: Path) -> None:
     hour_ms = 3_600_000
     with kreplog.Log.open(tmp_path / "t-0") as log:
         for sequence, (producer, hour, count) in enumerate([(7, 0, 2), (9, 0, 1), (7, 0, 3), (7, 1, 1)]):
