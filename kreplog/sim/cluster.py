@@ -232,8 +232,7 @@ class Cluster:
 
     def may_lose_power(self, machine: Machine) -> bool:
         """Whether a power failure here keeps the guarantee: with min.insync.replicas in memory all but one may be lost,
-        so
-        no other replica may still be catching up after a power failure."""
+        so no other replica may still be catching up after a power failure."""
         self._read_store()
         for other in self.machines.values():
             if other is machine or not other.lost_power:

@@ -2,7 +2,7 @@
 
 Swarm testing: each seed draws which kinds of faults it has, how dense they are, and the shape of the cluster, so that
 some seeds have many faults of one kind and none of others. Uniform schedules miss failures that need several conditions
-at once (F6), so the draw is biased: leaders and controllers are hit more often, leadership moves
+at once, so the draw is biased: leaders and controllers are hit more often, leadership moves
 often, and in many seeds one broker gets the controller's requests late.
 
 An `Action` contains its time and its random numbers, not its target: "the leader of the second partition" is looked up

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
@@ -122,15 +125,37 @@ FEW = 30
 """Seeds of a harmless mutation; `kreplog simulate --mutate NAME` runs more."""
 
 
+Runs = dict[tuple[int, str | None], Future[simulate.Result]]
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
+    """The known seeds of the selected tests, each with its mutation and without any, in a process for each core."""
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = [str(test.callspec.params["name"]) for test in tests if test.originalname == "test_a_mutation_is_found"]
+    wanted: dict[tuple[int, str | None], None] = {}
+    for name in names:
+        wanted |= {(FOUND.get(name, 0), name): None, (FOUND.get(name, 0), None): None}
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        yield {
+            (seed, mutation): pool.submit(simulate.run_seed, seed, Options(mutation=mutation))
+            for seed, mutation in wanted
+        }
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("name", [name for name in mutations.names() if name not in mutations.harmless()])
-def test_a_mutation_is_found(name: str, figure: Callable[[str], None]) -> None:
-    wrong = Options(mutation=name)
+def test_a_mutation_is_found(name: str, runs: Runs, figure: Callable[[str], None]) -> None:
     known = FOUND.get(name, 0)
-    found = next((seed for seed in [known, *range(SEEDS)] if simulate.run_seed(seed, wrong).violations), None)
-    assert found is not None
-    if found != known:
+    found: int | None = known
+    unmutated = runs[known, None].result()
+    if not runs[known, name].result().violations:
+        wrong = Options(mutation=name)
+        found = next((seed for seed in range(SEEDS) if simulate.run_seed(seed, wrong).violations), None)
+        assert found is not None
         figure(f"seed {known} does not find it any more, {found} does: correct FOUND, the search takes long")
-    assert simulate.run_seed(found, Options()).violations == (), "the unmutated seed fails as well"
+        unmutated = simulate.run_seed(found, Options())
+    assert unmutated.violations == (), f"seed {found} fails without the mutation as well"
 
 
 @pytest.mark.parametrize("name", mutations.harmless())
