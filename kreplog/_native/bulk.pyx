@@ -202,7 +202,6 @@ cdef class BulkAppend:
         cdef int64_t end = self.end_offset
         cdef int64_t max_timestamp = -1
         cdef int64_t batch_max
-        cdef RecordsFound found
         cdef int64_t now = wall_clock_ms()
         self._check_under_way()
         given = bytes_of(log, buffer)
@@ -220,23 +219,12 @@ cdef class BulkAppend:
                 builder.reset()
                 self.end_offset = end
                 max_timestamp = -1
-            if code == BATCH_OK:
-                start = builder.length
-                builder.reserve(batch_size(&h))
-                memcpy(builder.buffer + start, &given[taken], batch_size(&h))
-                code = check(log, builder.buffer + start, batch_size(&h), &h)
-            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON):
-                code = BAD_ATTRIBUTES
-            batch_max = h.max_timestamp
-            if code == BATCH_OK and (inspect or log.needs_keys):
-                code = check_records(builder.buffer + start, &h, True, &found)
-                batch_max = found.max_timestamp
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, taken)
-            if log.needs_keys and found.keyless:
-                log.refuse_keyless()
-            if h.producer_id >= 0 or h.record_count == 0 or h.record_count != h.last_offset_delta + 1:
-                raise UsageError(f"{log.name}: a bulk append takes no empty batches, and none with a producer id")
+            start = builder.length
+            builder.reserve(batch_size(&h))
+            memcpy(builder.buffer + start, &given[taken], batch_size(&h))
+            batch_max = checked(log, builder.buffer + start, &h, inspect, taken)
             batch_max = stamp(log, builder.buffer + start, &h, end, log.current_epoch, batch_max, now)
             if batch_max > max_timestamp:
                 max_timestamp = batch_max
@@ -370,6 +358,26 @@ cdef class BulkAppend:
             log.bulk_append = None
             log.unlock()
             gate_leave(&log.sync_gate)
+
+
+cdef int64_t checked(SegmentedLog log, const uint8_t* copied, BatchHeader* h, bint inspect, Py_ssize_t taken) except? -2:
+    """The largest timestamp of a batch that a bulk append may take. taken: its place in the caller's buffer. Raises what
+    BulkAppend.append does."""
+    cdef RecordsFound found
+    cdef int64_t max_timestamp = h.max_timestamp
+    cdef int code = check(log, copied, batch_size(h), h)
+    if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON):
+        code = BAD_ATTRIBUTES
+    if code == BATCH_OK and (inspect or log.needs_keys):
+        code = check_records(copied, h, True, &found)
+        max_timestamp = found.max_timestamp
+    if code != BATCH_OK:
+        raise_corrupt(code, log.name, -1, None, taken)
+    if log.needs_keys and found.keyless:
+        log.refuse_keyless()
+    if h.producer_id >= 0 or h.record_count == 0 or h.record_count != h.last_offset_delta + 1:
+        raise UsageError(f"{log.name}: a bulk append takes no empty batches, and none with a producer id")
+    return max_timestamp
 
 
 def _end_dropped(BulkAppend append):

@@ -205,17 +205,12 @@ def offset_ranges(LogView log, start, stop, max_bytes):
         segment = listed[i]
         prepare(log, segment)
         segment_stop = min(last, log.segment_end(listed, i))
-        if offset > segment.base_offset:
-            at = segment.locate(offset, log.position.dense_from, &h)
-        else:
-            at = 0
+        at = segment.locate(offset, log.position.dense_from, &h) if offset > segment.base_offset else 0
         next_compressed = segment.header_at(at, &h) == BATCH_OK and codec_of(&h) != 0
         if segment_stop == log.segment_end(listed, i):
             end = segment.byte_size()
         else:
-            end = segment.locate(segment_stop - 1, log.position.dense_from, &h)
-            if end < segment.byte_size() and h.base_offset < segment_stop:  # else it lies in a gap
-                end += batch_size(&h)
+            end = position_before(log, segment, segment_stop)
         while at < end:
             if piece_bytes >= limit:
                 out.append(OffsetRange(piece_start, offset, piece_bytes, compressed))
@@ -234,6 +229,15 @@ def offset_ranges(LogView log, start, stop, max_bytes):
     if piece_start < last:
         out.append(OffsetRange(piece_start, last, piece_bytes, compressed))
     return out
+
+
+cdef int64_t position_before(LogView log, Segment segment, int64_t stop) except -1:
+    """Where in the segment the batches end that have records before the offset `stop`."""
+    cdef BatchHeader h
+    cdef int64_t at = segment.locate(stop - 1, log.position.dense_from, &h)
+    if at < segment.byte_size() and h.base_offset < stop:  # else stop - 1 lies in a gap
+        at += batch_size(&h)
+    return at
 
 
 cdef int64_t boundary(Segment segment, int64_t at, int64_t end, int64_t wanted, BatchHeader* h) except -1:

@@ -25,7 +25,7 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by
+from tests.faults.forked import ends_by, shares
 from tests.faults.kills_and_cut import DEATHS
 from tests.faults.shadow import Shadow
 from tests.server.brokers import eventually, serving
@@ -225,9 +225,10 @@ def play(world: World) -> tuple[int, int]:
     return deaths, images
 
 
-def main(directory: Path, first: int, seeds: int) -> None:
+def seeds_in_turn(directory: Path, seeds: range) -> tuple[int, int]:
+    """Play these seeds; returns deaths and images."""
     deaths = images = 0
-    for number in range(first, first + seeds):
+    for number in seeds:
         world = World(directory / f"broker-{number}", str(number))
         try:
             killed, checked = play(world)
@@ -235,6 +236,13 @@ def main(directory: Path, first: int, seeds: int) -> None:
             raise AssertionError(f"seed {number}: {error}") from error
         deaths, images = deaths + killed, images + checked
         shutil.rmtree(world.folder)
+    return deaths, images
+
+
+def main(directory: Path, first: int, seeds: int) -> None:
+    numbers = range(first, first + seeds)
+    played = shares(lambda share, step: seeds_in_turn(directory, numbers[share::step]))
+    deaths, images = map(sum, zip(*played, strict=True))
     print(f"seeds={seeds} from {first} deaths={deaths} images={images}")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from kreplog._native import batch
 from kreplog.bulk_append import BulkAppend
 from kreplog.errors import CorruptCheckpointError
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, finish, start
+from tests.faults.forked import acknowledge, finish, shares, start
 
 CONFIG = LogConfig(segment_bytes=300)
 BEFORE = [b"committed earlier", b"before"]
@@ -97,22 +97,23 @@ def check(path: Path, content: bytes | None, committed: bool, last_is_there: boo
                 raise AssertionError("a bulk append goes by a damaged ledger")
 
 
-def main(directory: Path, stride: int, every: bool) -> None:
+def crash_in_turn(directory: Path, stride: int, every: bool, ways: Sequence[bool]) -> tuple[int, int]:
+    """Kill the writers that abort, or do not, at every stride-th call; returns deaths, and openings after them."""
     deaths = openings = 0
-    for aborts in (False, True):
+    for aborts in ways:
         template = directory / f"template-{aborts}" / "once-0"
         template.parent.mkdir()
         prepare(template)
         nth, code = 1 - stride, -9
         while code:
             nth += stride
-            path = directory / "live" / "once-0"
+            path = directory / f"live-{aborts}" / "once-0"
             shutil.copytree(template.parent, path.parent)
             code, received = finish(*start(partial(play, path, nth, aborts)))
             assert code in (0, -9), f"call {nth}: the writer ended with {code}"
             whole = (path / "kreplog.writers").read_bytes()
             for content in damages(whole, every):
-                spare = directory / "spare" / "once-0"
+                spare = directory / f"spare-{aborts}" / "once-0"
                 shutil.copytree(path.parent, spare.parent)
                 committed, done = len(received) >= 16 and not aborts, code == 0
                 try:
@@ -123,6 +124,12 @@ def main(directory: Path, stride: int, every: bool) -> None:
                 openings += 1
             shutil.rmtree(path.parent)
             deaths += code != 0
+    return deaths, openings
+
+
+def main(directory: Path, stride: int, every: bool) -> None:
+    crashes = shares(lambda share, step: crash_in_turn(directory, stride, every, (False, True)[share::step]))
+    deaths, openings = map(sum, zip(*crashes, strict=True))
     print(f"deaths={deaths} openings={openings}")
 
 

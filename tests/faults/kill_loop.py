@@ -17,7 +17,7 @@ from pathlib import Path
 from kreplog import Log, LogConfig
 from kreplog._native import batch
 from tests.faults import content, script
-from tests.faults.forked import acknowledge, kill_after, result_of, start
+from tests.faults.forked import acknowledge, kill_after, result_of, shares, start
 
 KILLS_PER_DIRECTORY = 15
 RECORDS_PER_LIFE = 4000
@@ -148,16 +148,23 @@ def one_directory(path: Path, rng: random.Random, kills: int) -> tuple[int, int,
     return acked, while_opening, in_bulk
 
 
+def directories(root: Path, kills: int, seed: int, numbers: range) -> tuple[int, int, int]:
+    """These directories, one after the other; each has so many kills."""
+    acked = while_opening = in_bulk = 0
+    for number in numbers:
+        path = root / f"killed-{number}"
+        records, early, bulk = one_directory(path, random.Random(f"{seed}-{number}"), kills)
+        acked, while_opening, in_bulk = acked + records, while_opening + early, in_bulk + bulk
+        shutil.rmtree(path)
+    return acked, while_opening, in_bulk
+
+
 def main(directory: Path, kills: int, seed: int) -> None:
     print(f"seed {seed}")
-    rng = random.Random(seed)
-    acked = while_opening = in_bulk = done = 0
-    while done < kills:
-        path = directory / f"killed-{done}"
-        records, early, bulk = one_directory(path, rng, min(KILLS_PER_DIRECTORY, kills - done))
-        acked, while_opening, in_bulk = acked + records, while_opening + early, in_bulk + bulk
-        done += KILLS_PER_DIRECTORY
-        shutil.rmtree(path)
+    numbers = range(kills // KILLS_PER_DIRECTORY)
+    killed = shares(lambda share, step: directories(directory, KILLS_PER_DIRECTORY, seed, numbers[share::step]))
+    acked, while_opening, in_bulk = map(sum, zip(*killed, strict=True))
+    kills = len(numbers) * KILLS_PER_DIRECTORY
     print(f"kills={kills} acknowledged={acked} while_opening={while_opening} in_bulk={in_bulk}")
 
 
