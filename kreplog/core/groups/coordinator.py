@@ -62,9 +62,9 @@ from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
-from kreplog.core.groups.timers import Deadline, Timers
 from kreplog.core.groups.totals import GroupTotals
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
 

@@ -14,7 +14,7 @@ from kreplog.core.effects import Steps
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.shard import GroupShard
-from kreplog.core.groups.timers import Deadline, Timers
+from kreplog.core.timers import Deadline, Timers
 from kreplog.types import TopicPartition
 
 GROUPS_PER_STEP = 100

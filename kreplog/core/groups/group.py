@@ -14,7 +14,7 @@ from kreplog.core.group_messages import DescribedGroup, GroupMetadata, JoinedMem
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.states import GROUP_TRANSITIONS, GroupState
 from kreplog.core.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
-from kreplog.core.groups.timers import Deadline
+from kreplog.core.timers import Deadline
 from kreplog.errors import ErrorCode, check
 from kreplog.types import TopicPartition
 

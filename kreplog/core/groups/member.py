@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kreplog.core.effects import Steps
 from kreplog.core.group_messages import DescribedMember, JoinGroupRequest, StoredMember
-from kreplog.core.groups.timers import Deadline
+from kreplog.core.timers import Deadline
 
 MEMBER_BYTES = 1200
 """Memory that a member takes besides its texts and bytes."""

@@ -31,8 +31,8 @@ from kreplog.core.groups.member import Member
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.subscription import subscribed_topics
-from kreplog.core.groups.timers import Deadline, Timers
 from kreplog.core.groups.totals import GroupTotals
+from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode
 
 NEW_MEMBER_JOIN_MS = 300_000

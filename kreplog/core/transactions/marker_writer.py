@@ -10,8 +10,8 @@ from collections.abc import Callable, Container
 
 from kreplog.core.effects import SendMarkers, StateChange, Steps
 from kreplog.core.events import MarkersAnswered
-from kreplog.core.groups.timers import Timers
 from kreplog.core.messages import ProducePartition, TransactionMarker, WriteMarkersRequest
+from kreplog.core.timers import Timers
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode

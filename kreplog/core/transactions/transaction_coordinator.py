@@ -26,8 +26,8 @@ from kreplog.core.events import (
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.groups.log_writer import reported
-from kreplog.core.groups.timers import Deadline, Timers
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from kreplog.core.groups.timers import Deadline
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.timers import Deadline
 from kreplog.core.transaction_messages import TransactionMetadata, TransactionRecord
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState
 from kreplog.errors import check

@@ -7,8 +7,8 @@ import pytest
 from kreplog.config import GroupConfig
 from kreplog.core.group_messages import JoinGroupResponse
 from kreplog.core.groups.shard import ACCOUNT
-from kreplog.core.groups.timers import MIN_QUEUED, Deadline, Timers
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.timers import MIN_QUEUED, Deadline, Timers
 from kreplog.errors import ErrorCode
 from tests.core.groups.group_shell import OTHER, PARTITIONS, SESSION_MS, GroupShell, subscription
 

@@ -1,4 +1,4 @@
-"""Timers: deadlines of members and groups, of which thousands move at every heartbeat and few are ever reached."""
+"""Timers: deadlines of a coordinator, of which thousands move at every heartbeat and few are ever reached."""
 
 from __future__ import annotations
 
