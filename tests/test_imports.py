@@ -80,8 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
     "kreplog.core.replication": EVERYWHERE | CORE,
     "kreplog.core.groups": EVERYWHERE | CORE,
-    # Both coordinators have the same timers, and report the same errors of appends.
-    "kreplog.core.transactions": EVERYWHERE | CORE | {"kreplog.core.groups"},
+    "kreplog.core.transactions": EVERYWHERE | CORE,
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,

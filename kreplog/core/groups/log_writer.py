@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from kreplog.core.append_errors import reported
 from kreplog.core.effects import AppendGroupRecords, Steps
 from kreplog.core.events import GroupRecordsAppended
 from kreplog.core.group_messages import LogRecord
@@ -15,26 +16,6 @@ from kreplog.errors import ErrorCode
 Committed = Callable[[ErrorCode, int, int], Steps[None]]
 """The step after an append: called with its error as a coordinator reports it, the offset of its first record, and the
 time."""
-
-_AS_REPORTED = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
-}
-"""Error of a produce -> of the request that needed it. Source: Kafka, GroupMetadataManager.appendGroupRecords."""
-
-
-def reported(error: ErrorCode) -> ErrorCode:
-    """The error of a request whose append failed with `error`; all that is not retriable is UNKNOWN_SERVER_ERROR."""
-    if error is ErrorCode.NONE:
-        return error
-    return _AS_REPORTED.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class GroupLogWriter:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 
 from kreplog.config import TransactionConfig
+from kreplog.core.append_errors import reported
 from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords, Reply, StateChange, Steps, WallClock
 from kreplog.core.events import (
     Event,
@@ -25,7 +26,6 @@ from kreplog.core.events import (
     Tick,
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
-from kreplog.core.groups.log_writer import reported
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import (
