@@ -160,8 +160,9 @@ def test_a_mutation_is_found(name: str, runs: Runs, figure: Callable[[str], None
 
 @pytest.mark.parametrize("name", mutations.harmless())
 def test_a_harmless_mutation_costs_elections_only(name: str) -> None:
-    right = [simulate.run_seed(seed, Options()) for seed in range(FEW)]
-    wrong = [simulate.run_seed(seed, Options(mutation=name)) for seed in range(FEW)]
+    cores = os.cpu_count() or 1
+    right = list(simulate.run_seeds(range(FEW), Options(), cores))
+    wrong = list(simulate.run_seeds(range(FEW), Options(mutation=name), cores))
     assert [(result.seed, result.violations) for result in wrong if result.violations] == []
     assert simulate.total(wrong)["presumed dead"] > 2 * simulate.total(right)["presumed dead"]
 
