@@ -1,9 +1,9 @@
-"""Driver: a script of operations whose n-th file call fails, for n = 1, 2, ... until none is reached.
+"""Driver: a script of operations whose n-th file call fails, for n = 1, 1 + stride, ... until none is reached.
 
-Arguments: directory, name of the failure (a key of FAILURES). Needs the shim. What must hold: the error is typed,
-the log refuses writes from then on, a failed fsync is not repeated, readers in this and other processes go on, and
-after reopening every acknowledged record is there. Where only a descriptor or memory was missing it goes on instead:
-the operation is made again.
+Arguments: directory, name of the failure (a key of FAILURES), stride. Needs the shim. What must hold: the error is
+typed, the log refuses writes from then on, a failed fsync is not repeated, readers in this and other processes go on,
+and after reopening every acknowledged record is there. Where only a descriptor or memory was missing it goes on
+instead: the operation is made again.
 """
 
 from __future__ import annotations
@@ -194,14 +194,14 @@ def failing_in_turn(directory: Path, name: str, first: int, step: int) -> tuple[
     return calls, reported, again
 
 
-def main(directory: Path, name: str) -> None:
+def main(directory: Path, name: str, stride: int) -> None:
     if name == "reading":
         reading(directory)
         return
-    counts = shares(lambda share, step: failing_in_turn(directory, name, share + 1, step))
+    counts = shares(lambda share, step: failing_in_turn(directory, name, 1 + share * stride, step * stride))
     calls, reported, again = map(sum, zip(*counts, strict=True))
     print(f"calls={calls} reported={reported} again={again}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

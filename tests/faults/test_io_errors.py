@@ -16,10 +16,19 @@ from tests.faults.forked import result_of
 from tests.faults.io_errors import FAILURES
 from tests.faults.shim import run_driver
 
+STRIDES = {"full-for-good": 3}
+"""Failures whose every third call alone fails, but in a long test: other failures play each kind at every call."""
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_nth_call_fails(folder: Path, shim: Path, failure: str) -> None:
-    output = run_driver("io_errors", folder, failure, shim=shim)
+
+@pytest.mark.parametrize(
+    ("failure", "stride"),
+    [
+        *((failure, STRIDES.get(failure, 1)) for failure in FAILURES),
+        *(pytest.param(failure, 1, marks=pytest.mark.long) for failure in STRIDES),
+    ],
+)
+def test_nth_call_fails(folder: Path, shim: Path, failure: str, stride: int) -> None:
+    output = run_driver("io_errors", folder, failure, stride, shim=shim)
     match = re.search(r"calls=(\d+) reported=(\d+)", output)
     assert match and int(match[1]) > 0, output
     if FAILURES[failure].seen:
@@ -27,7 +36,7 @@ def test_nth_call_fails(folder: Path, shim: Path, failure: str) -> None:
 
 
 def test_nth_read_fails(folder: Path, shim: Path) -> None:
-    output = run_driver("io_errors", folder, "reading", shim=shim)
+    output = run_driver("io_errors", folder, "reading", 1, shim=shim)
     match = re.search(r"calls=(\d+) reported=(\d+)", output)
     assert match and int(match[1]) > 5 and int(match[2]) > 0, output
 
