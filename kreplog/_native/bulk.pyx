@@ -360,9 +360,12 @@ cdef class BulkAppend:
             gate_leave(&log.sync_gate)
 
 
-cdef int64_t checked(SegmentedLog log, const uint8_t* copied, BatchHeader* h, bint inspect, Py_ssize_t taken) except? -2:
-    """The largest timestamp of a batch that a bulk append may take. taken: its place in the caller's buffer. Raises what
-    BulkAppend.append does."""
+cdef int64_t checked(
+    SegmentedLog log, const uint8_t* copied, BatchHeader* h, bint inspect, Py_ssize_t taken
+) except? -2:
+    """The largest timestamp of a batch that a bulk append may take. taken: its place in the caller's buffer.
+
+    Raises what BulkAppend.append does."""
     cdef RecordsFound found
     cdef int64_t max_timestamp = h.max_timestamp
     cdef int code = check(log, copied, batch_size(h), h)
