@@ -16,16 +16,26 @@ from typing import Any
 
 STATE = "kreplog.state"
 WAKE_AT = 584
+LOOKED_AT = 592
 SESSION = 640
 TIMEOUT_S = 30
 
 
 def wake_at(path: Path) -> int:
     """The high watermark at which the first waiting reader of the log wants to be woken, 0 for none."""
+    return _number(path, WAKE_AT)
+
+
+def looked_at(path: Path) -> int:
+    """When a waiting reader has last begun to look at the writer, in ns; -1 where it has found it dead."""
+    return _number(path, LOOKED_AT)
+
+
+def _number(path: Path, position: int) -> int:
     with (path / STATE).open("rb") as file:
-        file.seek(WAKE_AT)
-        (offset,) = struct.unpack("<q", file.read(8))
-        return int(offset)
+        file.seek(position)
+        (number,) = struct.unpack("<q", file.read(8))
+        return int(number)
 
 
 def until(condition: Callable[[], bool]) -> None:

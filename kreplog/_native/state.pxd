@@ -6,6 +6,7 @@
 #    448  8  first unstable offset, 0 for none        456  8  its bits inverted
 #    512  8  incarnation id, 0 for none      520  4  CRC-32C of 512..520
 #    576  4  wake word                       584  8  high watermark that the first waiting reader wants, 0 for none
+#    592  8  monotonic ns when a waiting reader last began to look whether the writer lives, -1 where it was found dead
 #    640  8  number of the writer session, 0 for none   648  4  its state   652  4  CRC-32C of 640..652
 #    704  16 changes of segments, of 24 bytes each: 8 generation after it, 8 log end offset after it,
 #         4 how many in a row, up to this one, were swaps of compaction (else 0), 4 CRC-32C of the 20 before

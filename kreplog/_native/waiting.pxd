@@ -24,7 +24,8 @@ cdef class HighWatermarkWait:
     cdef uint8_t* page  # with the wake word, where this process may register; else NULL
     cdef uint32_t seen  # the wake word before the latest look
     cdef int64_t pause_ns  # of the next sleep, without a wake-up
-    cdef int64_t checked_ns  # when the writer and the directory were last looked at
+    cdef int64_t checked_ns  # when this reader last looked at the writer and the directory
+    cdef bint covered  # another reader looks for this one
 
     cdef int look(self, int64_t offset, int64_t generation) except -1
     cdef int look_at_writer(self) except -1

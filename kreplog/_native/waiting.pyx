@@ -4,8 +4,10 @@ A reader that may write to the state file registers there, and the writer wakes 
 that may not (another user, a read-only mount), or whose writer is no kreplog of this version, looks again after pauses
 from 50 us to 1 ms, and where the high watermark comes from checkpoint files, after 10 ms.
 
-Whoever is killed wakes nobody. So each sleep ends after SLICE_NS at most, and the reader looks whether the writer still
-has its lock, whether the path still names the directory, and whether this process has a signal to handle.
+Whoever is killed wakes nobody. So one of the waiting readers looks every SLICE_NS whether the writer still has its lock
+and whether the path still names the directory, and wakes the others where not. They sleep for COVERED_NS at most, so
+that one of them takes over from a reader that has ended or hangs, and each looks for itself every OWN_LOOK_NS, for its
+path or its view of locks may be another.
 """
 
 cimport cython
@@ -19,7 +21,14 @@ from kreplog._native.directory cimport is_writer_alive
 from kreplog._native.state cimport AFTER_DEATH, SESSION_CLOSED, SESSION_OPEN, Session, StateFile
 from kreplog._native.view cimport LogView
 
-from kreplog.errors import ArgumentTypeError, LogClosedError, UsageError, WriterClosedError, WriterDiedError
+from kreplog.errors import (
+    ArgumentTypeError,
+    LogClosedError,
+    PartitionDeletedError,
+    UsageError,
+    WriterClosedError,
+    WriterDiedError,
+)
 
 cdef extern from "wake_impl.h" nogil:
     enum: KREPLOG_WOKEN
@@ -27,9 +36,14 @@ cdef extern from "wake_impl.h" nogil:
     void kreplog_want_wake(uint8_t* page, int64_t high_watermark) noexcept
     int kreplog_sleep(const uint8_t* page, uint32_t seen, int64_t ns) noexcept
     void kreplog_wake_sleepers(const uint8_t* page, uint32_t seen, int count) noexcept
+    bint kreplog_take_look(uint8_t* page, int64_t now, int64_t period) noexcept
+    void kreplog_saw_writer(uint8_t* page, int64_t now) noexcept
+    void kreplog_saw_no_writer(uint8_t* page) noexcept
 
 cdef enum:
     SLICE_NS = 20_000_000
+    COVERED_NS = 100_000_000
+    OWN_LOOK_NS = 1_000_000_000
     SHORTEST_PAUSE_NS = 50_000
     LONGEST_PAUSE_NS = 1_000_000
     CHECKPOINT_PAUSE_NS = 10_000_000
@@ -87,6 +101,8 @@ cdef class HighWatermarkWait:
     cdef int look_at_writer(self) except -1:
         """WAITING, WRITER_CLOSED or WRITER_DIED, by the session; now and then by the writer's lock."""
         cdef Session session
+        cdef uint8_t* page
+        cdef bint looks_at_writer
         cdef int64_t now
         if not self.log.read_only:
             return WAITING
@@ -102,12 +118,28 @@ cdef class HighWatermarkWait:
         now = monotonic_ns()
         if now - self.checked_ns < SLICE_NS:
             return WAITING
+        looks_at_writer = self.state is not None and not self.across_writers and session.flags & SESSION_OPEN
+        page = self.page if looks_at_writer else NULL
+        self.covered = (
+            page != NULL and now - self.checked_ns < OWN_LOOK_NS and not kreplog_take_look(page, now, SLICE_NS)
+        )
+        if self.covered:
+            return WAITING
         self.checked_ns = now
-        self.log.require_directory()
-        if self.state is None or self.across_writers or not session.flags & SESSION_OPEN:
-            return WAITING
-        if is_writer_alive(self.log.path, session.flags):
-            return WAITING
+        try:
+            self.log.require_directory()
+            if not looks_at_writer:
+                return WAITING
+            if is_writer_alive(self.log.path, session.flags):
+                if page != NULL:
+                    kreplog_saw_writer(page, now)
+                return WAITING
+        except PartitionDeletedError:
+            if page != NULL:
+                kreplog_saw_no_writer(page)
+            raise
+        if page != NULL:
+            kreplog_saw_no_writer(page)
         session = self.state.session()
         if session.number != self.session:
             return WRITER_DIED if session.flags & AFTER_DEATH else WRITER_CLOSED
@@ -117,7 +149,7 @@ cdef class HighWatermarkWait:
         """Without the GIL, until woken or for a slice; then look again. Raises what a signal's handler raises."""
         cdef uint8_t* page = self.page
         cdef uint32_t seen = self.seen
-        cdef int64_t ns = min(most_ns, <int64_t> SLICE_NS)
+        cdef int64_t ns = min(most_ns, <int64_t> (COVERED_NS if self.covered else SLICE_NS))
         if page == NULL or (self.session == 0 and self.log.read_only):
             ns = min(ns, self.pause_ns)
             self.pause_ns = min(2 * self.pause_ns, <int64_t> LONGEST_PAUSE_NS)

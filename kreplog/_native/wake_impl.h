@@ -4,6 +4,10 @@
    wants to be woken, 0 for none. The writer resets the second to 0 when it wakes: each waiting reader registers anew,
    so that one which was killed costs the writer one wake-up and no more.
 
+   Bytes 592..600 are the monotonic time in ns at which a waiting reader last began to look whether the writer lives. It
+   looks for all of them: those that find a recent time sleep on, and are woken by the one that finds the writer dead.
+   -1 then tells each to look for itself.
+
    A reader that sleeps at word w sleeps with bit w mod 32. The writer wakes one of them; that reader wakes the others
    that sleep with the same bit, so that a writer pays for one reader, and readers that sleep again already sleep on. */
 
@@ -21,7 +25,7 @@
 #include <unistd.h>
 #endif
 
-enum { KREPLOG_WAKE_WORD = 576, KREPLOG_WAKE_AT = 584 };
+enum { KREPLOG_WAKE_WORD = 576, KREPLOG_WAKE_AT = 584, KREPLOG_LOOKED_AT = 592 };
 enum { KREPLOG_WOKEN, KREPLOG_SLEPT };
 
 static inline uint32_t* kreplog_wake_word(const uint8_t* page) {
@@ -30,6 +34,10 @@ static inline uint32_t* kreplog_wake_word(const uint8_t* page) {
 
 static inline int64_t* kreplog_wake_at(const uint8_t* page) {
     return (int64_t*) (page + KREPLOG_WAKE_AT);
+}
+
+static inline int64_t* kreplog_looked_at(const uint8_t* page) {
+    return (int64_t*) (page + KREPLOG_LOOKED_AT);
 }
 
 static inline uint32_t kreplog_read_word(const uint8_t* page) {
@@ -74,6 +82,26 @@ static inline void kreplog_want_wake(uint8_t* page, int64_t high_watermark) {
     } while (!__atomic_compare_exchange_n(
         kreplog_wake_at(page), &wanted, high_watermark, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED
     ));
+}
+
+/* For a reader: whether it is its turn to look at the writer at the monotonic time `now`, since no reader has within
+   `period` ns. A time of the future is of an earlier boot, and counts for nothing. */
+static inline int kreplog_take_look(uint8_t* page, int64_t now, int64_t period) {
+    int64_t last = __atomic_load_n(kreplog_looked_at(page), __ATOMIC_RELAXED);
+    if (last == -1) return 1;
+    if (last <= now && last > now - period) return 0;
+    return __atomic_compare_exchange_n(kreplog_looked_at(page), &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+/* For the reader that has looked, at `now`: until then the writer lived. */
+static inline void kreplog_saw_writer(uint8_t* page, int64_t now) {
+    __atomic_store_n(kreplog_looked_at(page), now, __ATOMIC_RELAXED);
+}
+
+/* For the reader that has found the writer dead, or the directory deleted: all others look, now. */
+static inline void kreplog_saw_no_writer(uint8_t* page) {
+    __atomic_store_n(kreplog_looked_at(page), -1, __ATOMIC_SEQ_CST);
+    kreplog_wake(page, INT_MAX);
 }
 
 /* Sleep for `ns` at most while the word is `seen`; KREPLOG_WOKEN where it is not, or where it was raised meanwhile. */

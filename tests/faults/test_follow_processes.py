@@ -17,7 +17,7 @@ from kreplog.errors import WriterClosedError, WriterDiedError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory
 from tests.integration.faults import cannot_mount
-from tests.waiting import InChild, until_open, until_waiting, wake_at
+from tests.waiting import InChild, looked_at, until, until_open, until_waiting, wake_at
 
 NOBODY = 65534
 
@@ -108,6 +108,37 @@ def test_the_writer_is_killed_while_nothing_happens(tmp_path: Path) -> None:
         until_waiting(path, 1)
         os.kill(writer.pid, signal.SIGKILL)
         assert waiting.result() == 1
+
+
+def test_one_reader_looks_at_the_writer_for_all(tmp_path: Path) -> None:
+    """Whichever of them is stopped, another looks; the one that finds the writer dead lets all look."""
+    path = tmp_path / "t-0"
+
+    def write() -> None:
+        with Log.open(path) as log:
+            log.append(b"")
+            signal.pause()
+
+    def looks_go_on() -> None:
+        before = looked_at(path)
+        until(lambda: looked_at(path) > before)
+
+    writer = InChild(write)
+    until_open(path)
+    readers = [InChild(lambda: until_death(path)) for _ in range(3)]
+    looks_go_on()
+    for reader in readers:
+        os.kill(reader.pid, signal.SIGSTOP)
+        looks_go_on()
+        os.kill(reader.pid, signal.SIGCONT)
+    os.kill(writer.pid, signal.SIGKILL)
+    assert [reader.result() for reader in readers] == [1] * 3
+    assert looked_at(path) == -1
+    with Log.open(path) as log:
+        log.append(b"")
+        reader = InChild(lambda: following(path))
+        looks_go_on()
+    assert len(reader.result()) == 2
 
 
 def test_a_killed_reader_costs_the_writer_one_wake_up(tmp_path: Path) -> None:

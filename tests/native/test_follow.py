@@ -31,7 +31,7 @@ from kreplog.errors import (
 )
 from tests.waiting import STATE, InThread, until, until_waiting, wake_at
 
-WAKE_WORDS = range(576, 592)
+WAKE_WORDS = range(576, 600)
 SESSION = range(640, 656)
 TRUNCATIONS = range(704, 704 + 16 * 24)
 
