@@ -73,8 +73,8 @@ class LogConfig:
     segment_index_bytes: a segment is rolled before the next write once either of its indexes may have grown to this.
     max_message_bytes: the largest record batch accepted, bytes, header included.
     batch_bytes: `append_many` closes a batch before it would hold more than this; one large record may.
-    retention_ms, retention_bytes: what `Log.enforce_retention` may delete, -1 for no limit. Kafka's default of seven
-        days is not ours: an embedded log deletes nothing unasked.
+    retention_ms, retention_bytes: what `Log.enforce_retention` may delete, and a topic's background thread does; -1
+        for no limit. Kafka's default of seven days is not ours: an embedded log deletes nothing unasked.
     flush_messages: fsync at least once every so many records, before the append returns (1: every append is durable
         against power loss on return; concurrent appends share one fsync). The default never forces it.
     message_timestamp_type: "CreateTime" keeps the producer's timestamps, "LogAppendTime" overwrites them.

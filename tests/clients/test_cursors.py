@@ -44,6 +44,9 @@ def test_a_broker_takes_over_and_gives_back(tmp_path: Path) -> None:
         consumer = KafkaConsumer(group_id="billing", bootstrap_servers=cluster.bootstrap())
         assert [consumer.committed(place) for place in places] == [4, 3]
         consumer.assign(places)
+        consumer.seek_to_beginning()
+        values = {next(consumer).value for _ in range(7)}
+        assert values == {b"%d" % number for number in range(7)}, "what the topic has appended"
         consumer.commit({places[0]: OffsetAndMetadata(2, "", -1)})
         consumer.close(autocommit=False)
         cluster.stop()

@@ -74,6 +74,15 @@ def test_wrong_usage(path: str, run: Run, options: list[str], words: str) -> Non
     assert status == 2 and words in error
 
 
+def test_the_log_command_reads_partitions_of_an_open_topic(path: str, run: Run) -> None:
+    with Topic.open(path) as topic:
+        topic.append(b"new", partition=1)
+        status, output, _ = run("log", "info", f"{path}-1", "--json")
+        assert status == 0 and json.loads(output)["high_watermark"] == 3
+        status, output, _ = run("log", "dump", f"{path}-1", "--json")
+        assert status == 0 and "new" in output.splitlines()[-1]
+
+
 def test_a_cursor_that_is_open(path: str, run: Run) -> None:
     with Topic.open(path) as topic, topic.cursor("billing"):
         status, _, error = run("cursor", "reset", path, "billing", "--to-latest")

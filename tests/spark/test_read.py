@@ -70,6 +70,17 @@ def test_rows(load: Load, tmp_path: Path) -> None:
     ]
 
 
+def test_a_topic_in_a_folder_that_is_open(load: Load, tmp_path: Path) -> None:
+    """Its writer appends, and its cursors commit in the same folder."""
+    with kreplog.Topic.open(tmp_path / "t", 3) as topic, topic.cursor("billing") as cursor:
+        topic.append_many([b"value %d" % i for i in range(100)], [b"key %d" % (i % 7) for i in range(100)])
+        list(cursor)
+        cursor.commit()
+        rows = {(row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in load().collect()}
+        assert rows == {(r.partition, r.offset, r.key, r.value) for r in topic.read()}
+        assert load().count() == 100
+
+
 def test_schema_is_that_of_the_kafka_source(load: Load, tmp_path: Path) -> None:
     fill(tmp_path / "t-0", 1)
     kafka = (
