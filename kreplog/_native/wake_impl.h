@@ -6,7 +6,7 @@
 
    Bytes 592..600 are the monotonic time in ns at which a waiting reader last began to look whether the writer lives. It
    looks for all of them: those that find a recent time sleep on, and are woken by the one that finds the writer dead.
-   -1 then tells each to look for itself.
+   From then on they are -1, at which each reader looks for itself.
 
    A reader that sleeps at word w sleeps with bit w mod 32. The writer wakes one of them; that reader wakes the others
    that sleep with the same bit, so that a writer pays for one reader, and readers that sleep again already sleep on. */

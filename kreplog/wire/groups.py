@@ -117,32 +117,29 @@ def decode_leave_group(frame: Buffer, header: RequestHeader, budget: int = MAX_I
     return LeaveGroupRequest(message.group_id, tuple(members))
 
 
-def decode_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetCommitRequest:
-    message = generic.decode_request(frame, header, budget)
-    commits = (
+def _committed(topics: Sequence[Any]) -> tuple[CommitPartition, ...]:
+    return tuple(
         CommitPartition(
             partition, fields.committed_offset, fields.committed_leader_epoch, fields.committed_metadata or ""
         )
-        for partition, fields in _NESTING.read(message.topics)
+        for partition, fields in _NESTING.read(topics)
     )
+
+
+def decode_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetCommitRequest:
+    message = generic.decode_request(frame, header, budget)
     return OffsetCommitRequest(
         message.group_id,
         message.generation_id_or_member_epoch,
         message.member_id,
         message.group_instance_id,
-        tuple(commits),
+        _committed(message.topics),
         message.retention_time_ms,
     )
 
 
 def decode_txn_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> TxnOffsetCommitRequest:
     message = generic.decode_request(frame, header, budget)
-    commits = (
-        CommitPartition(
-            partition, fields.committed_offset, fields.committed_leader_epoch, fields.committed_metadata or ""
-        )
-        for partition, fields in _NESTING.read(message.topics)
-    )
     return TxnOffsetCommitRequest(
         message.transactional_id,
         message.group_id,
@@ -151,7 +148,7 @@ def decode_txn_offset_commit(frame: Buffer, header: RequestHeader, budget: int =
         message.generation_id,
         message.member_id,
         message.group_instance_id,
-        tuple(commits),
+        _committed(message.topics),
     )
 
 

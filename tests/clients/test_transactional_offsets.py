@@ -79,14 +79,16 @@ def test_a_read_process_write_loop_that_is_killed_writes_nothing_twice(cluster: 
     def count() -> int:
         return sum(map(len, written().values()))
 
+    def goes_on(before: int) -> None:
+        eventually(lambda: count() > before or count() == RECORDS, lambda: f"{count()} records are written")
+
     def run() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, str(program), bootstrap, source, target, "loop"])
 
     process = run()
     try:
         for _ in range(KILLS):
-            before = count()
-            eventually(lambda: count() > before or count() == RECORDS, lambda: f"{count()} records are written")  # noqa: B023
+            goes_on(count())
             process.kill()
             process.wait()
             process = run()

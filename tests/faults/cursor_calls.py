@@ -8,7 +8,6 @@ under way, of all partitions together; and errors are typed.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
@@ -21,18 +20,11 @@ from tests.faults import shim as faults
 from tests.faults.forked import acknowledge, acknowledged, finish, result_of, start
 
 COMMITS = 12
-REFUSED, UNHARMED = 3, 4  # exit codes: a typed error; there is no n-th call
-MODES = {
-    "kill": (faults.ALL_WRITES, faults.KILL_BEFORE, 0),
-    "halfway": (faults.WRITE, faults.KILL_HALFWAY, 0),
-    "full": (faults.WRITE | faults.OPEN | faults.RENAME, faults.FAIL, errno.ENOSPC),
-    "handles": (faults.OPEN, faults.FAIL, errno.EMFILE),
-}
 
 
 def play(path: Path, mode: str, nth: int, pipe: int) -> None:
     """Open, commit and close; acknowledge (commits begun, commits done)."""
-    kinds, how, error = MODES[mode]
+    kinds, how, error = faults.MODES[mode]
     shim = faults.Shim()
     try:
         with Topic.open(path, read_only=True) as topic:
@@ -45,9 +37,9 @@ def play(path: Path, mode: str, nth: int, pipe: int) -> None:
                     cursor.commit(durable=number % 5 == 0)
                     acknowledge(pipe, number, number)
     except errors.StorageError:
-        os._exit(REFUSED)
+        os._exit(faults.REFUSED)
     if not shim.counts()[1]:
-        os._exit(UNHARMED)
+        os._exit(faults.UNHARMED)
 
 
 def look(path: Path) -> int:
@@ -75,13 +67,13 @@ def main(directory: Path, mode: str) -> None:
             for number in range(2 * COMMITS):
                 topic.append(b"", partition=number % 2)
         code, received = finish(*start(partial(play, path, mode, nth)))
-        assert code in (0, REFUSED, UNHARMED, -9), f"call {nth}: the reader ended with {code}"
+        assert code in (0, faults.REFUSED, faults.UNHARMED, -9), f"call {nth}: the reader ended with {code}"
         steps = acknowledged(received)
         begun, done = steps[-1] if steps else (0, 0)
         found = result_of(partial(look, path))
         assert done <= found <= begun, f"call {nth}: {done} commits returned, {begun} were begun, the place is {found}"
         shutil.rmtree(path.parent)
-        if code == UNHARMED:
+        if code == faults.UNHARMED:
             break
         broken_off += code != 0
     print(f"calls={nth} broken_off={broken_off}")

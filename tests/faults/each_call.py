@@ -16,8 +16,6 @@ from tests.faults import script
 from tests.faults import shim as faults
 from tests.faults.forked import acknowledge, ends_by, finish, result_of, shares, start
 
-MODES = {"kill": (faults.ALL_WRITES, faults.KILL_BEFORE), "halfway": (faults.WRITE, faults.KILL_HALFWAY)}
-
 
 def play(path: Path, kinds: int, nth: int, mode: int, pipe: int) -> None:
     """Run the script with the n-th call deadly, reporting each step to the parent completed; then open once more."""
@@ -49,7 +47,7 @@ def look(path: Path) -> script.State:
 
 def deaths_in_script(directory: Path, mode_name: str, first: int, step: int) -> int:
     """Kill at the calls first, first + step, ... of the script; return how many of them there were."""
-    kinds, mode = MODES[mode_name]
+    kinds, mode, _ = faults.MODES[mode_name]
     steps = list(script.steps())
     deaths = 0
     for nth in count(first, step):
@@ -73,7 +71,7 @@ def deaths_in_script(directory: Path, mode_name: str, first: int, step: int) -> 
 
 def deaths_in_recovery(directory: Path, mode_name: str) -> int:
     """Kill each start of an uncleanly left log at its n-th call, one after the other on the same directory."""
-    kinds, mode = MODES[mode_name]
+    kinds, mode, _ = faults.MODES[mode_name]
     path = directory / f"recovery-{mode_name}" / "each-0"
     path.parent.mkdir()
     steps = list(script.steps())[:40]

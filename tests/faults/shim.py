@@ -7,6 +7,7 @@ attempt, so that hundreds of deaths and failed calls take seconds.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -21,6 +22,17 @@ import pytest
 OPEN, WRITE, SYNC, RENAME, TRUNCATE, UNLINK, MMAP, READ = (1 << bit for bit in range(8))
 ALL_WRITES = OPEN | WRITE | SYNC | RENAME | TRUNCATE | UNLINK | MMAP
 FAIL, SHORT, SHORT_THEN_FAIL, KILL_BEFORE, KILL_AFTER, KILL_HALFWAY, FAIL_FROM_HERE_ON = range(7)
+
+MODES = {
+    "kill": (ALL_WRITES, KILL_BEFORE, 0),
+    "halfway": (WRITE, KILL_HALFWAY, 0),
+    "full": (WRITE | OPEN | RENAME, FAIL, errno.ENOSPC),
+    "handles": (OPEN, FAIL, errno.EMFILE),
+}
+"""What drivers let happen at the n-th file call, by name: kinds of calls, mode, errno."""
+
+REFUSED, UNHARMED = 3, 4
+"""Exit codes of a driver's child: it has met a typed error; it has made no n-th call."""
 
 _SOURCE = Path(__file__).with_name("shim.c")
 _ROOT = Path(__file__).parents[2]

@@ -8,7 +8,6 @@ before or after the step under way, and errors are typed.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
@@ -22,18 +21,11 @@ from tests.faults.forked import acknowledge, acknowledged, finish, result_of, st
 
 CONFIG = LogConfig(segment_bytes=1000)
 FIRST, GROWN = 3, 5
-REFUSED, UNHARMED = 3, 4  # exit codes: a typed error; there is no n-th call
-MODES = {
-    "kill": (faults.ALL_WRITES, faults.KILL_BEFORE, 0),
-    "halfway": (faults.WRITE, faults.KILL_HALFWAY, 0),
-    "full": (faults.WRITE | faults.OPEN | faults.RENAME, faults.FAIL, errno.ENOSPC),
-    "handles": (faults.OPEN, faults.FAIL, errno.EMFILE),
-}
 
 
 def play(path: Path, mode: str, nth: int, pipe: int) -> None:
     """Create, append, grow, append and close; acknowledge (step, records appended)."""
-    kinds, how, error = MODES[mode]
+    kinds, how, error = faults.MODES[mode]
     folder.CREATED_TOGETHER = 2
     shim = faults.Shim()
     shim.arm(kinds, str(path.parent), nth, error, how)
@@ -49,9 +41,9 @@ def play(path: Path, mode: str, nth: int, pipe: int) -> None:
                     done += 1
                     acknowledge(pipe, partitions, done)
     except errors.StorageError:
-        os._exit(REFUSED)
+        os._exit(faults.REFUSED)
     if not shim.counts()[1]:
-        os._exit(UNHARMED)
+        os._exit(faults.UNHARMED)
 
 
 def look(path: Path) -> tuple[int, list[int]]:
@@ -78,7 +70,7 @@ def main(directory: Path, mode: str) -> None:
         path = directory / f"{mode}-{nth}" / "orders"
         path.parent.mkdir()
         code, received = finish(*start(partial(play, path, mode, nth)))
-        assert code in (0, REFUSED, UNHARMED, -9), f"call {nth}: the writer ended with {code}"
+        assert code in (0, faults.REFUSED, faults.UNHARMED, -9), f"call {nth}: the writer ended with {code}"
         steps = acknowledged(received)
         appended = max((records for _, records in steps), default=0)
         partitions, found = result_of(partial(look, path))
@@ -88,7 +80,7 @@ def main(directory: Path, mode: str) -> None:
             assert partitions == GROWN, f"call {nth}: {partitions} partitions"
         assert partitions in (FIRST, GROWN), f"call {nth}: {partitions} partitions"
         shutil.rmtree(path.parent)
-        if code == UNHARMED:
+        if code == faults.UNHARMED:
             break
         broken_off += code != 0
     print(f"calls={nth} broken_off={broken_off}")

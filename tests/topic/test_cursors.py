@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +157,7 @@ class TestOwner:
             for offset in range(5):
                 cursor.seek(0, offset)
                 cursor.commit()
-                result_of(lambda offset=offset: other(offset))  # type: ignore[misc]
+                result_of(partial(other, offset))
                 cursor.seek(1, offset)
                 cursor.commit()
         for name in same:
@@ -274,5 +276,6 @@ class TestTransaction:
             database.execute("INSERT INTO results VALUES ('x')")
             with pytest.raises(errors.UsageError, match="open on the connection"), cursor.transaction(database):
                 pass
-            with pytest.raises(errors.ArgumentTypeError), cursor.transaction("results.db"):  # type: ignore[arg-type]
+            path: Any = "results.db"
+            with pytest.raises(errors.ArgumentTypeError), cursor.transaction(path):
                 pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,13 @@ class TestTasks:
         with Topic.open(path, 2, config=COMPACTED, maintenance=config) as topic:
             overwrite(topic, 0)
             topic.log(0).roll()
+
+            def is_flushed(end: int) -> bool:
+                return topic.log(1).recovery_point == end
+
             for offset in range(20):
                 topic.append(b"x", b"k", partition=1)
-                until(lambda expected=offset + 1: topic.log(1).recovery_point == expected)  # type: ignore[misc]
+                until(partial(is_flushed, offset + 1))
             overwrite(topic, 0, 1)
             until(lambda: topic.log(0).recovery_point == 101)
         assert not threads(), "and closing ends it"
@@ -220,6 +225,7 @@ def test_wrong_settings(field: str, wrong: Any) -> None:
 
 
 def test_maintenance_is_a_maintenance_config(path: Path) -> None:
+    settings: Any = {"flush_ms": 1}
     with pytest.raises(errors.ArgumentTypeError, match="maintenance"):
-        Topic.open(path, 1, maintenance={"flush_ms": 1})  # type: ignore[arg-type]
+        Topic.open(path, 1, maintenance=settings)
     assert not path.parent.exists()
