@@ -40,10 +40,11 @@ help:
 
 setup: $(BUILT)
 
-# The tests run even where lint has something to say; either of them fails the target.
+# The tests run even where lint has something to say; either of them fails the target. One of the two workers has the
+# tests that start brokers (tests/conftest.py); ARGS=-n0 runs all in one process.
 test: $(BUILT)
 	@$(MAKE) --no-print-directory lint; linted=$$?; \
-	$(RUN) -m pytest $(ARGS); tested=$$?; \
+	$(RUN) -m pytest -n 2 --dist loadgroup $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
 

@@ -18,29 +18,44 @@ settings.load_profile("kreplog")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; tests send it to their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_LEFT_OUT = pytest.StashKey[int]()
-
 _FIGURE = "figure"
+
+_TESTS = Path(__file__).parent
+_WITH_BROKERS = frozenset(
+    {"client", "clients", "cluster", "commands", "conformance", "hostile", "integration", "interop", "server"}
+)
+"""Folders whose tests start brokers: one worker has them all, so that a broker shares the cores with one other test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked long, unless `-m` speaks of it."""
-    if "long" in config.getoption("markexpr", ""):
+    """Say which tests one worker of pytest-xdist must run, and leave out what is long, unless `-m` speaks of it."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_worker_group(item.path)))
+    if _runs_long(config):
         return
     long = [item for item in items if item.get_closest_marker("long") is not None]
     if long:
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
         config.hook.pytest_deselected(items=long)
-        config.stash[_LEFT_OUT] = len(long)
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
-    count = config.stash.get(_LEFT_OUT, 0)
-    return f"{count} left out because they take minutes: `make test-long` runs them" if count else []
+def _runs_long(config: pytest.Config) -> bool:
+    return "long" in config.getoption("markexpr", "")
+
+
+def _worker_group(path: Path) -> str:
+    """One group of all tests with brokers, one of all with Spark (a process has one JVM), and one a module else."""
+    folder = path.relative_to(_TESTS).parts[0]
+    return "brokers" if folder in _WITH_BROKERS else "spark" if folder == "spark" else str(path)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return None if _runs_long(config) else "Tests that take minutes are left out: `make test-long` runs them"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
