@@ -4,7 +4,16 @@ folder, `errors` holds what can go wrong."""
 from kreplog import errors
 from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
-from kreplog.topic import Cursor, MaintenanceConfig, MaintenanceError, PartitionOffset, Topic, TopicRecord
+from kreplog.topic import (
+    Cursor,
+    MaintenanceConfig,
+    MaintenanceError,
+    PartitionOffset,
+    Table,
+    TableEntry,
+    Topic,
+    TopicRecord,
+)
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
@@ -28,6 +37,8 @@ __all__ = [
     "PartitionOffset",
     "Record",
     "SegmentInfo",
+    "Table",
+    "TableEntry",
     "Topic",
     "TopicPartition",
     "TopicRecord",

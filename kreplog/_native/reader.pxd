@@ -72,3 +72,5 @@ cdef class ArrowPieces:
 
 cdef int refuse_deleted(LogView log, int64_t offset) except -1
 cdef BatchReader reader_of(LogView log, int64_t start, int64_t stop)
+cdef AbortedFilter filter_of(LogView log, int64_t start, int64_t stop)
+cdef int located_corruption(BatchReader reader, object error) except -1

@@ -27,13 +27,23 @@ from kreplog.topic.folder import TopicFolder
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
+from kreplog.topic.table import At, Table, TableEntry
 from kreplog.types import topic_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["Cursor", "MaintenanceConfig", "MaintenanceError", "PartitionOffset", "Topic", "TopicRecord"]
+__all__ = [
+    "Cursor",
+    "MaintenanceConfig",
+    "MaintenanceError",
+    "PartitionOffset",
+    "Table",
+    "TableEntry",
+    "Topic",
+    "TopicRecord",
+]
 
 RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
 LEAST_PIECE = 64 << 10  # bytes of a partition that are merged at once, however many partitions there are
@@ -386,6 +396,21 @@ class Topic:
         cursor = Cursor(self, name, self._cursor_log, start)
         self._cursors.add(cursor)
         return cursor
+
+    def table(self, *, at: At = None, on_error: OnError = "raise") -> Table:
+        """Load the newest value of each key into memory, as a mapping that follows the log; also beside a writer in
+        another process, compaction, and truncation.
+
+        at: the state as of a moment, which stays: offsets by partition, exclusive, of which those that are left out
+        count as 0; or a datetime, or ms since 1970: up to the first record of each partition that is later. Of what was
+        compacted since, older values are gone.
+        on_error: as of `read`, for what iterates over the table; [] and `get` raise.
+        Raises UsageError, OffsetOutOfRangeError (`at` is outside the log), CorruptBatchError, LogClosedError,
+        ResourceExhaustedError (memory), StorageError.
+        """
+        if self.closed:
+            raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
+        return Table(self, self._key_codec, self._value_codec, at, on_error)
 
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a

@@ -25,11 +25,7 @@ class Decoding:
 
     def decoded(self, records: Iterator[TopicRecord], on_error: OnError) -> Iterator[TopicRecord]:
         """The records, decoded. Raises UsageError, ArgumentTypeError; while iterating RecordDecodeError."""
-        if isinstance(on_error, str):
-            if on_error not in ("raise", "skip"):
-                raise UsageError(f"on_error is 'raise', 'skip' or a function, not {on_error!r}")
-        elif not callable(on_error):
-            raise ArgumentTypeError(f"on_error is 'raise', 'skip' or a function, not {on_error!r}")
+        check_on_error(on_error)
         if self.key_codec is None and self.value_codec is None:
             return records
         return self._decoded(records, on_error)
@@ -37,8 +33,8 @@ class Decoding:
     def _decoded(self, records: Iterator[TopicRecord], on_error: OnError) -> Iterator[TopicRecord]:
         for record in records:
             try:
-                key = self._field(record, "key", self.key_codec, record.key)
-                value = self._field(record, "value", self.value_codec, record.value)
+                key = self.field(record, "key")
+                value = self.field(record, "value")
             except RecordDecodeError as error:
                 if on_error == "raise":
                     raise
@@ -47,7 +43,9 @@ class Decoding:
                 continue
             yield record._replace(key=key, value=value)
 
-    def _field(self, record: TopicRecord, field: str, codec: ObjectCodec | None, data: bytes | None) -> object:
+    def field(self, record: TopicRecord, field: str) -> object:
+        """The key or value of a record, decoded. Raises RecordDecodeError."""
+        codec, data = (self.key_codec, record.key) if field == "key" else (self.value_codec, record.value)
         if codec is None or data is None:
             return data
         try:
@@ -62,3 +60,12 @@ class Decoding:
                 field=field,
                 record=record,
             ) from error
+
+
+def check_on_error(on_error: OnError) -> None:
+    """Raises UsageError, ArgumentTypeError for what is none."""
+    if isinstance(on_error, str):
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error is 'raise', 'skip' or a function, not {on_error!r}")
+    elif not callable(on_error):
+        raise ArgumentTypeError(f"on_error is 'raise', 'skip' or a function, not {on_error!r}")

@@ -1,0 +1,283 @@
+"""Table: the newest value of each key of a topic, as a mapping that follows the log.
+
+The records lie in memory as the log has them (`_native/key_table`); keys and values become objects when they are read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+
+from kreplog._native.key_table import KeyTable
+from kreplog._native.table_reader import TableReader
+from kreplog._native.waiting import checked_offset, checked_timeout
+from kreplog.codecs import ObjectCodec
+from kreplog.errors import ArgumentTypeError, LogClosedError, OffsetOutOfRangeError, UsageError
+from kreplog.log import Log
+from kreplog.topic.decoding import Decoding, OnError, check_on_error
+from kreplog.topic.merge import TopicRecord
+
+if TYPE_CHECKING:
+    from kreplog.topic import Topic
+
+At: TypeAlias = Mapping[int, int] | datetime | int | None
+"""The state to show: offsets by partition, exclusive; a time, as datetime or in ms since 1970; None for that of now."""
+
+_MISSING = object()
+_tables: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()  # a mapping has no hash
+
+
+class TableEntry(NamedTuple):
+    """The newest record of a key: where it is, its timestamp in ms since 1970, and its value."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    value: Any
+
+
+class Table(Mapping[Any, Any]):
+    """The newest value of each key of a topic, made by `Topic.table`; a context manager. Safe for several threads.
+
+    A record with a null value, a tombstone, removes its key; a record without a key does not count; nor does one of a
+    transaction that is open or was aborted. The table changes by `refresh` and `wait_for` alone, a batch at a time.
+    After `refresh` it has what the log has: keys whose newest record was deleted by retention are gone, and
+    what was truncated is undone, for which the partition is read again and its keys are missing meanwhile.
+    A key that is in several partitions, as after `add_partitions`, has the value with the latest timestamp.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        key_codec: ObjectCodec | None,
+        value_codec: ObjectCodec | None,
+        at: At,
+        on_error: OnError,
+    ) -> None:
+        check_on_error(on_error)
+        self._topic = topic
+        self._decoding = Decoding(topic.name, key_codec, value_codec)
+        self._on_error = on_error
+        self._native = KeyTable()
+        self._mutex = threading.Lock()
+        self._readers: dict[int, TableReader] = {}
+        self._limits = None if at is None else _limits(topic, at)
+        self._closed = False
+        self._follow_to_now()
+        _tables[id(self)] = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._native)} keys"
+        return f"<kreplog.Table of {self._topic.path} {state}>"
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._topic.closed
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition, the offset below which all records have been applied."""
+        return {number: reader.next_offset for number, reader in list(self._readers.items())}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values; the memory is about 56 more for each key."""
+        return self._native.nbytes
+
+    # The mapping
+
+    def __len__(self) -> int:
+        self._check_open()
+        return len(self._native)
+
+    def __contains__(self, key: object) -> bool:
+        self._check_open()
+        data = self._encoded(key)
+        return data is not None and self._native.get_value(data) is not None
+
+    def __getitem__(self, key: Any) -> Any:
+        """The newest value of a key. Raises KeyError, RecordDecodeError, RecordEncodeError, ArgumentTypeError."""
+        value = self.get(key, _MISSING)
+        if value is _MISSING:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The newest value of a key, or `default`; raises as [] does otherwise."""
+        if self._decoding.value_codec is not None:
+            entry = self.entry(key)
+            return default if entry is None else entry.value
+        self._check_open()
+        data = self._encoded(key)
+        value = None if data is None else self._native.get_value(data)
+        return default if value is None else value
+
+    def entry(self, key: Any) -> TableEntry | None:
+        """The newest record of a key, None for none; raises as [] does otherwise."""
+        self._check_open()
+        data = self._encoded(key)
+        found = None if data is None else self._native.get(data)
+        if found is None:
+            return None
+        record = TopicRecord(*found, ())
+        return TableEntry(*found[:3], self._decoding.field(record, "value"))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._pairs(b"", False))
+
+    def items(self) -> ItemsView[Any, Any]:
+        """The keys and values; each iteration is over those of one moment. on_error of `Topic.table` applies."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """As `items`, the values."""
+        return _Values(self)
+
+    def prefix(self, prefix: bytes | str) -> Iterator[tuple[Any, Any]]:
+        """Iterate over the keys that begin so and their values, of one moment, in the order of the stored keys.
+
+        prefix: bytes of the key as it is stored, or a str of its UTF-8. Looks at every key. on_error of `Topic.table`
+        applies. Raises ArgumentTypeError."""
+        if not isinstance(prefix, (bytes, str)):
+            raise ArgumentTypeError(f"prefix is bytes or a str, not {type(prefix).__name__}")
+        return self._pairs(prefix.encode() if isinstance(prefix, str) else prefix, True)
+
+    def _pairs(self, prefix: bytes, in_order: bool) -> Iterator[tuple[Any, Any]]:
+        self._check_open()
+        found = self._native.records(prefix)
+        if in_order:
+            found.sort(key=lambda record: record[3])
+        records = (TopicRecord(*record, ()) for record in found)
+        return ((record.key, record.value) for record in self._decoding.decoded(records, self._on_error))
+
+    def _encoded(self, key: Any) -> Any:
+        codec = self._decoding.key_codec
+        return key if codec is None else codec.encoded(key, "key")
+
+    # Following
+
+    def refresh(self) -> None:
+        """Apply what has been committed since; partitions that were added, too. Does nothing with `at`.
+
+        Raises CorruptBatchError, PartitionDeletedError, StorageError, ResourceExhaustedError (memory), LogClosedError:
+        the batches before have been applied, and the next call goes on there."""
+        self._check_open()
+        if self._limits is None:
+            self._follow_to_now()
+
+    def wait_for(self, place: tuple[int, int], timeout: float | None = None) -> bool:
+        """Wait until the record at `place` has been applied, (partition, offset) as `Topic.append` returns it.
+
+        False if it has not been after `timeout` seconds; a writer is not needed meanwhile. Raises UsageError (no such
+        partition; the table is one of `at`), and as `refresh` and Log.wait do."""
+        self._check_open()
+        if self._limits is not None:
+            raise UsageError(f"the table of {self._topic.path} as of a moment does not follow: open one without `at`")
+        try:
+            number, offset = place
+        except (TypeError, ValueError):
+            raise ArgumentTypeError(f"place is a pair of partition and offset, not {place!r}") from None
+        log = self._topic._folder.log(number)
+        checked_offset(log, offset)
+        checked_timeout(timeout)
+        reader = self._reader(number, log)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            watermark = log.high_watermark
+            with self._mutex:
+                reader.advance()
+            if reader.next_offset > offset:
+                return True
+            # Past the high watermark there may be a transaction that is open: its end is one more record.
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not log.wait(max(offset, watermark), left, across_writers=True):
+                return False
+
+    def _follow_to_now(self) -> None:
+        for number in self._topic._folder.numbers:
+            reader = self._reader(number, self._topic._folder.log(number))
+            with self._mutex:
+                reader.advance()
+
+    def _reader(self, number: int, log: Log) -> TableReader:
+        with self._mutex:
+            reader = self._readers.get(number)
+            if reader is None:
+                limit = None if self._limits is None else self._limits.get(number, 0)
+                reader = self._readers[number] = TableReader(self._native, log, number, limit)
+            return reader
+
+    # The end
+
+    def close(self) -> None:
+        """Let go of the memory. Closing twice does nothing."""
+        self._closed = True
+        self._readers, self._native = {}, KeyTable()
+
+    def _check_open(self) -> None:
+        if self._closed or self._topic._folder.closed:
+            raise LogClosedError(f"the table of {self._topic.path} is closed", path=self._topic.path)
+
+
+class _Items(ItemsView[Any, Any]):
+    _mapping: Table
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._mapping._pairs(b"", False)
+
+
+class _Values(ValuesView[Any]):
+    _mapping: Table
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping._pairs(b"", False))
+
+
+def _limits(topic: Topic, at: Mapping[int, int] | datetime | int) -> dict[int, int]:
+    """The end of each partition. Raises ArgumentTypeError, OffsetOutOfRangeError."""
+    offsets = topic.offsets()
+    if isinstance(at, Mapping):
+        unknown = sorted(set(at) - set(offsets))
+        if unknown:
+            raise UsageError(f"{topic.path} has no partition {unknown[0]}", path=topic.path)
+        for number, end in at.items():
+            if not offsets[number].start <= end <= offsets[number].stop:
+                raise OffsetOutOfRangeError(
+                    f"{topic.name}-{number}: the state at offset {end} cannot be had, the log holds "
+                    f"{offsets[number].start} to {offsets[number].stop}",
+                    partition=f"{topic.name}-{number}",
+                    offset=end,
+                )
+        return dict(at)
+    if isinstance(at, datetime):
+        at = int(at.timestamp() * 1000)
+    if isinstance(at, bool) or not isinstance(at, int):
+        raise ArgumentTypeError(f"at is offsets by partition, a datetime, or ms since 1970, not {type(at).__name__}")
+    ends: dict[int, int] = {}
+    for number, committed in offsets.items():
+        later = topic._folder.log(number).offset_for_timestamp(at + 1)
+        ends[number] = committed.stop if later is None else later
+    return ends
+
+
+def _abandon_in_child() -> None:
+    """A lock may be held by a thread that the child does not have."""
+    for table in list(_tables.values()):
+        table._closed = True
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
