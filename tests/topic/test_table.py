@@ -145,7 +145,7 @@ def test_the_mapping_of_objects(path: Path) -> None:
             table.prefix(5)  # type: ignore[arg-type]
 
 
-def test_what_does_not_decode_is_raised_skipped_or_set_aside(path: Path) -> None:
+def test_a_value_that_does_not_decode_is_raised_skipped_or_set_aside(path: Path) -> None:
     with Topic.open(path, 1) as raw:
         raw.append(b"no JSON", b"bad")
         raw.append(b"1", b"good")
@@ -269,7 +269,7 @@ def test_as_of_offsets_and_of_times(topic: Topic) -> None:
         topic.table(at="yesterday")  # type: ignore[arg-type]
 
 
-def test_damage_is_told_with_its_place_and_what_was_before_stays(path: Path) -> None:
+def test_damage_is_reported_with_its_place_and_the_batches_before_stay(path: Path) -> None:
     with Topic.open(path, 1) as topic:
         for number in range(3):
             topic.append(b"value %d" % number, b"k%d" % number)
