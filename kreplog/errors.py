@@ -81,6 +81,7 @@ class ErrorCode(IntEnum):
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    TRANSACTION_ABORTABLE = 120
 
 
 class KreplogError(Exception):
@@ -321,6 +322,18 @@ class InvalidTransactionStateError(KreplogError):
     """A producer's batch is not part of its open transaction; nothing was written. offset: where that begins."""
 
     kafka_code = ErrorCode.INVALID_TXN_STATE
+
+
+class UnverifiedTransactionError(KreplogError):
+    """A producer's batch would begin a transaction here which its coordinator has not confirmed (KIP-890); nothing was
+    written. producer_id, producer_epoch: of the batch."""
+
+    kafka_code = ErrorCode.INVALID_TXN_STATE
+
+    def __init__(self, text: str, producer_id: int, producer_epoch: int) -> None:
+        super().__init__(text)
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
 
 
 class CoordinatorFencedError(KreplogError):

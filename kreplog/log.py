@@ -42,6 +42,9 @@ from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
 from kreplog.follow import Follow, wait_async
 from kreplog.types import AppendInfo, CompactionReport, VerifyReport, topic_uuid
 
+ANY_COORDINATOR = 2**31 - 1
+"""The coordinator epoch under which a log without coordinators accepts every transaction."""
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -207,6 +210,7 @@ class Log(SegmentedLog):
         new_producers: bool = True,
         transactional: bool = False,
         sequenced: bool = True,
+        verified_by: int = ANY_COORDINATOR,
     ) -> AppendInfo:
         """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
 
@@ -217,12 +221,15 @@ class Log(SegmentedLog):
         new_producers: whether batches of unknown producers are accepted. transactional: whether one may be of a
         transaction, which begins with the producer's first such batch and ends with append_transaction_marker.
         sequenced: False for what a coordinator writes for a producer, whose sequence numbers are not checked then.
+        verified_by: the epoch of the coordinator that has confirmed the transaction which a batch begins; -1 for none.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
         InvalidRecordError (a compacted log needs keys), InvalidTimestampError, OutOfOrderSequenceError,
-        ProducerFencedError, DuplicateSequenceError, InvalidTransactionStateError, FencedLeaderEpochError,
-        TooManyProducersError (nothing written), LogFailedError, LogClosedError.
+        ProducerFencedError, DuplicateSequenceError, InvalidTransactionStateError, UnverifiedTransactionError,
+        FencedLeaderEpochError, TooManyProducersError (nothing written), LogFailedError, LogClosedError.
         """
-        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers, transactional, sequenced)
+        return encoded.append_batches(
+            self, buffer, leader_epoch, strict, new_producers, transactional, sequenced, verified_by
+        )
 
     def append_transaction_marker(
         self,

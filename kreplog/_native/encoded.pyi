@@ -20,6 +20,7 @@ def append_batches(
     new_producers: bool = True,
     transactional: bool = False,
     sequenced: bool = True,
+    verified_by: int = ...,
 ) -> AppendInfo: ...
 def append_marker(
     log: SegmentedLog,

@@ -140,7 +140,7 @@ cdef struct Totals:
 
 def append_batches(
     SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True, bint transactional=False,
-    bint sequenced=True
+    bint sequenced=True, int32_t verified_by=INT32_MAX
 ):
     """See Log.append_batches."""
     cdef InspectedBatches prechecked = buffer if isinstance(buffer, InspectedBatches) else None
@@ -169,6 +169,8 @@ def append_batches(
                 log.producers.check_epoch(header.producer_id, header.producer_epoch)
             if duplicate is None and log.first_unstable != INT64_MAX:
                 log.producers.check_transaction(header.producer_id, totals.transactional >= 0)
+            if duplicate is None and totals.transactional >= 0:
+                log.producers.check_verified(header.producer_id, header.producer_epoch, verified_by)
             log.producers.admit(header.producer_id, now, log.config.max_producer_ids, new_producers)
         size = log.builder.length
         if duplicate is None:

@@ -42,6 +42,7 @@ cdef class ProducerState:
         self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms, int32_t coordinator_epoch=*
     ) except? -1
     cpdef object check_transaction(self, int64_t producer_id, bint transactional)
+    cpdef object check_verified(self, int64_t producer_id, int16_t epoch, int32_t verified_by)
     cpdef object check_epoch(self, int64_t producer_id, int16_t epoch)
     cpdef object check_marker(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch)
     cpdef int64_t first_open(self) except? -1

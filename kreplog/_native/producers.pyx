@@ -38,6 +38,7 @@ from kreplog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     TooManyProducersError,
+    UnverifiedTransactionError,
     UsageError,
 )
 
@@ -179,6 +180,22 @@ cdef class ProducerState:
             raise InvalidTransactionStateError(
                 f"producer {producer_id} sent a batch outside of its transaction, which has been open since offset "
                 f"{producer.transaction}: end the transaction first", offset=producer.transaction
+            )
+
+    cpdef object check_verified(self, int64_t producer_id, int16_t epoch, int32_t verified_by):
+        """Check that a batch of a transaction, which `check` accepts, goes on with one that is open in its epoch, or
+        that the coordinator has confirmed it (KIP-890).
+
+        verified_by: the epoch of the coordinator that has, -1 for none. One that is older than the last marker here no
+        longer knows how the transaction ended. Raises UnverifiedTransactionError.
+        """
+        cdef ProducerEntry producer = self._producers.get(producer_id)
+        if producer is not None and producer.transaction >= 0 and producer.epoch == epoch:
+            return
+        if verified_by < 0 or producer is not None and verified_by < producer.coordinator_epoch:
+            raise UnverifiedTransactionError(
+                f"producer {producer_id}, epoch {epoch}, has no open transaction here, and its coordinator has not "
+                "confirmed that it writes to this partition", producer_id, epoch
             )
 
     cpdef object check_epoch(self, int64_t producer_id, int16_t epoch):

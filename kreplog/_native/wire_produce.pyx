@@ -1,4 +1,4 @@
-"""Produce, both directions: requests 0 to 9, responses 0 to 9. Each decoder is next to its encoder.
+"""Produce, both directions: requests 0 to 12, responses 0 to 12. Each decoder is next to its encoder.
 
     request     transactional_id string|null (3+), acks int16, timeout_ms int32, [topic]
     topic       name string, [partition]
@@ -9,8 +9,9 @@
     partition   index int32, error int16, base_offset int64, log_append_time_ms int64 (2+), log_start_offset int64 (5+),
                 [batch_index int32, message string|null] (8+), message string|null (8+)
 
-Version 9 is flexible. Requests 0 to 2 carry batches older than magic 2, so they can only be refused. The records are
-never copied: those of a decoded request are slices of its frame, those of an encoded one its own objects.
+Version 9 is flexible; 10 to 12 have the same fields, but for tagged ones that are not written. Requests 0 to 2 carry
+batches older than magic 2, so they can only be refused. The records are never copied: those of a decoded request are
+slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Produce; KIP-467, KIP-482.
 """
 
@@ -44,7 +45,7 @@ from kreplog.errors import UsageError
 
 cdef enum:
     FLEXIBLE_FROM = 9
-    LAST_VERSION = 9
+    LAST_VERSION = 12
 
 # Numbers of the fields, by class, in their order.
 cdef enum:

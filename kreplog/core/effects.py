@@ -26,7 +26,7 @@ from kreplog.core.messages import (
     TransactionMarker,
     WriteMarkersRequest,
 )
-from kreplog.core.transaction_messages import TransactionResponse
+from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, TransactionResponse
 from kreplog.types import BrokerRegistration, Node, StoreOperation, TopicPartition
 
 # Effects on a log
@@ -72,7 +72,8 @@ class AppendAsLeader:
 
     strict: an idempotent producer that the log does not know must begin with sequence number 0. transactional: a batch
     may be of a transaction. sequenced: False for a coordinator's batch, which has no sequence number of its producer.
-    Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
+    verified_by: the epoch of the coordinator that has confirmed the transaction, -1 for none.
+    Answer: (AppendInfo, LogState). Throws UnverifiedTransactionError, OutOfOrderSequenceError and the like
     (nothing written), ResourceExhaustedError (nothing written, retriable), LogFailedError (the replica is lost).
     """
 
@@ -82,6 +83,7 @@ class AppendAsLeader:
     strict: bool = False
     transactional: bool = False
     sequenced: bool = True
+    verified_by: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,14 +372,16 @@ class SendShutdown:
 class AppendGroupRecords:
     """Append one batch of records to a partition of the coordinator's topic with acks=all, if this broker still leads
     it in that epoch; a GroupRecordsAppended with `tag` follows. records: LogRecord, or TransactionRecord.
-    transactional: all are PendingOffsetRecord of one producer, and the batch is of its transaction."""
+    transactional_id, adds_partitions: as in a TransactionalProduce, where all are PendingOffsetRecord of one producer
+    and the batch is of its transaction."""
 
     tag: int
     partition: TopicPartition
     leader_epoch: int
     records: tuple[Any, ...]
     timeout_ms: int
-    transactional: bool = False
+    transactional_id: str = ""
+    adds_partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +402,16 @@ class SendMarkers:
     tag: int
     leader: int
     request: WriteMarkersRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendAddPartitions:
+    """Have the coordinator of a transactional id, this broker perhaps, verify or add partitions of its transaction; an
+    AddPartitionsAnswered with `tag` follows, also where the response is lost."""
+
+    tag: int
+    coordinator: int
+    request: AddPartitionsToTxnRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +515,7 @@ Effect = (
     | SendShutdown
     | AppendGroupRecords
     | SendMarkers
+    | SendAddPartitions
     | ReadGroupRecords
     | WallClock
     | Deliver

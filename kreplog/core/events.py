@@ -231,6 +231,16 @@ class MarkersAnswered:
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class AddPartitionsAnswered:
+    """The outcome of a SendAddPartitions for its partition. error: None where the response is lost. coordinator_epoch:
+    of the coordinator that has answered."""
+
+    tag: int
+    error: ErrorCode | None = None
+    coordinator_epoch: int = -1
+
+
 Event = (
     Received
     | FetchReplied
@@ -256,5 +266,6 @@ Event = (
     | MarkerCommitted
     | GroupRecordsAppended
     | MarkersAnswered
+    | AddPartitionsAnswered
     | GroupRecordsRead
 )

@@ -196,7 +196,8 @@ class OffsetCommitResponse:
 class TxnOffsetCommitRequest:
     """Commit offsets with a producer's transaction: they are pending until it is committed, and dropped if it is
     aborted (KIP-98). generation_id, member_id, instance_id: of the consumer that has read them, or as for a commit from
-    outside of the group where the producer does not know it (before KIP-447)."""
+    outside of the group where the producer does not know it (before KIP-447). adds_partitions: as in a
+    TransactionalProduce."""
 
     transactional_id: str
     group_id: str
@@ -206,6 +207,7 @@ class TxnOffsetCommitRequest:
     member_id: str
     instance_id: str | None
     partitions: tuple[CommitPartition, ...]
+    adds_partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,18 +256,21 @@ class WriteMarkersRequest(ProduceRequest):
 
 @dataclass(frozen=True, slots=True)
 class TransactionalProduce(ProduceRequest):
-    """A request of a producer with a transactional id, whose batches are of its transaction."""
+    """A request of a producer with a transactional id, whose batches are of its transaction. adds_partitions: the
+    leader adds its partitions to the transaction; otherwise the producer has (KIP-890)."""
 
     transactional_id: str = ""
+    adds_partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorProduce(ProduceRequest):
     """An append of this broker's own coordinator, which is void unless the partitions are led in that epoch.
-    transactional: a batch may be of a producer's transaction."""
+    transactional_id, adds_partitions: as in a TransactionalProduce; "" for records that are of no transaction."""
 
     current_leader_epoch: int = NO_EPOCH
-    transactional: bool = False
+    transactional_id: str = ""
+    adds_partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

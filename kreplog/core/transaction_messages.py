@@ -22,6 +22,9 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
+LAST_EPOCH = 2**15 - 2
+"""After this epoch a producer gets another id; the last one is left to fence it."""
+
 
 def partition_of_transaction(transactional_id: str, partitions: int) -> int:
     """The partition of `__transaction_state` that has the id. Source: Kafka, TransactionStateManager.partitionFor."""
@@ -52,17 +55,25 @@ class InitProducerIdResponse:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
-    """The transaction, which begins with this if none is open, writes to these partitions too."""
+    """The transaction, which begins with this if none is open, writes to these partitions too.
+
+    from_leader: it comes from the leader of a partition, not from the producer. verify_only: nothing is added, only
+    whether they have been is answered (KIP-890)."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+    from_leader: bool = False
+    verify_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnResponse:
+    """coordinator_epoch: of the coordinator that answers a leader, -1 otherwise."""
+
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +93,24 @@ class AddOffsetsToTxnResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
+    """bumps_epoch: the producer goes on in another epoch, under which nothing late of this transaction is accepted
+    (KIP-890). new_producer_id: one that nobody has, for a producer whose epochs are used up; else NO_PRODUCER_ID."""
+
     transactional_id: str
     producer_id: int
     producer_epoch: int
     committed: bool
+    bumps_epoch: bool = False
+    new_producer_id: int = NO_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:
+    """producer_id, producer_epoch: with which the producer goes on, of a request that bumps the epoch."""
+
     error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 TransactionRequest = InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
@@ -102,7 +122,10 @@ TransactionResponse = InitProducerIdResponse | AddPartitionsToTxnResponse | AddO
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
     """The state of a transactional id as it is stored. state: the number of a TransactionState. update_ms, start_ms:
-    wall-clock time of this record, and of the transaction's begin, -1 for none. partitions: to which it writes."""
+    wall-clock time of this record, and of the transaction's begin, -1 for none. partitions: to which it writes.
+    client_version: of the producer's transaction protocol, 2 if its epoch is bumped with every transaction (KIP-890).
+    previous_producer_id: the id before this one, and next_producer_id: the one after this transaction, of a producer
+    whose epochs are used up; else NO_PRODUCER_ID."""
 
     producer_id: int
     producer_epoch: int
@@ -111,6 +134,9 @@ class TransactionMetadata:
     partitions: tuple[TopicPartition, ...]
     update_ms: int
     start_ms: int
+    client_version: int = 0
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
 
 
 class TransactionRecord(NamedTuple):

@@ -46,6 +46,7 @@ from kreplog.server.monitoring.metrics import CONTENT_TYPE, render
 from kreplog.server.network.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.network.peers import Peer
 from kreplog.server.network.serving import LocalRequest, RequestContext, Server
+from kreplog.server.replication.add_partitions_sender import AddPartitionsSender
 from kreplog.server.replication.control_sender import ControlSender, control_header
 from kreplog.server.replication.fetch_client import ReplicaFetchClient
 from kreplog.server.replication.marker_sender import MarkerSender
@@ -283,6 +284,9 @@ class Broker:
         self.markers = MarkerSender(
             self._client_id, self.id, self.replicas.put, put, self.known_address, self.dialer.connect
         )
+        self.add_partitions = AddPartitionsSender(
+            self._client_id, self.id, put, self.replicas.put, self.known_address, self.dialer.connect
+        )
         runners = (
             *(self.replicas, self.control, self.register, self.detect, self.stopper),
             *(self.groups, self.transactions),
@@ -394,6 +398,8 @@ class Broker:
             self._carry_out(self.cores.applied(effect))
         elif isinstance(effect, effects.Send):
             self.fetch_client.send(effect)
+        elif isinstance(effect, effects.SendAddPartitions):
+            self.add_partitions.send(effect)
         elif isinstance(effect, effects.SubmitMulti):
             self.store.submit_multi(effect.operations, partial(self._store_replied, effect.tag))
         elif isinstance(effect, effects.SubmitRead):
@@ -610,6 +616,7 @@ class Broker:
         self.group_logs.close()
         self.transaction_logs.close()
         self.markers.close()
+        self.add_partitions.close()
         clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
         self._pool.shutdown()
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")

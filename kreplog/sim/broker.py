@@ -92,6 +92,14 @@ class MarkerAppend:
     tag: int
 
 
+@dataclass(frozen=True, slots=True)
+class AddPartitionsReply:
+    """The reply_to of a leader's request to the coordinator of transactions in its own process. tag: of the
+    SendAddPartitions."""
+
+    tag: int
+
+
 class Machine:
     """The part of a broker that outlives its process. clock_us: how far its clock is ahead of virtual time.
     lost_power: its power failed, and it may not have caught up since. new_disk: its replicas are not known. disks: how
@@ -198,6 +206,7 @@ class BrokerProcess:
             effects.AppendGroupRecords: self._append_group_records,
             effects.ReadGroupRecords: self._read_group_records,
             effects.SendMarkers: self._send_markers,
+            effects.SendAddPartitions: self._send_add_partitions,
             effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
             effects.Send: self._send,
             effects.Reply: self._reply,
@@ -465,12 +474,13 @@ class BrokerProcess:
         values = [encode(record) for record in effect.records]
         first = effect.records[0]
         now_ms, codec = self._scheduler.now_ms, self.cluster.disks.codec
-        if effect.transactional:
+        if effect.transactional_id:
             records = codec.encode(first.producer_id, first.producer_epoch, 0, values, now_ms, transactional=True)
         else:
             records = codec.encode(-1, -1, -1, values, now_ms)
         produced = m.ProducePartition(effect.partition, records)
-        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, effect.transactional)
+        of = effect.transactional_id, effect.adds_partitions
+        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
         self.replicas.put(events.Received(GroupAppend(runner, effect.tag), request))
 
     def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
@@ -484,6 +494,17 @@ class BrokerProcess:
             self.cluster.network.call(
                 self.host, f"b{effect.leader}", "markers", effect.request, answered, MARKERS_TIMEOUT_MS * MS
             )
+
+    def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
+        def answered(response: Any) -> None:
+            if self.alive:
+                runner.put(_add_partitions_answered(effect.tag, response))
+
+        if effect.coordinator == self.id:
+            self.transactions.put(events.Received(AddPartitionsReply(effect.tag), effect.request))
+        else:
+            timeout_us, to = MARKERS_TIMEOUT_MS * MS, f"b{effect.coordinator}"
+            self.cluster.network.call(self.host, to, "add partitions", effect.request, answered, timeout_us)
 
     def _leader_of(self, partition: TopicPartition) -> int:
         state = self.manager.metadata.partitions.get(partition)
@@ -540,6 +561,9 @@ class BrokerProcess:
         if isinstance(effect.reply_to, MarkerAppend):
             assert isinstance(effect.response, m.ProduceResponse)
             self.transactions.put(_markers_answered(effect.reply_to.tag, effect.response))
+            return
+        if isinstance(effect.reply_to, AddPartitionsReply):
+            self.replicas.put(_add_partitions_answered(effect.reply_to.tag, effect.response))
             return
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
@@ -652,6 +676,13 @@ class BrokerProcess:
             if not self.paused:
                 self.disk.checkpoint_high_watermarks()
             self._checkpoint_later()
+
+
+def _add_partitions_answered(tag: int, response: Any) -> events.AddPartitionsAnswered:
+    if response is None:
+        return events.AddPartitionsAnswered(tag)
+    ((_, error),) = response.partitions
+    return events.AddPartitionsAnswered(tag, error, response.coordinator_epoch)
 
 
 def _markers_answered(tag: int, response: m.ProduceResponse | None) -> events.MarkersAnswered:

@@ -53,7 +53,13 @@ class ReplicaLog(Protocol):
     def state(self) -> LogState: ...
 
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
+        self,
+        records: Any,
+        leader_epoch: int,
+        strict: bool = False,
+        transactional: bool = False,
+        sequenced: bool = True,
+        verified_by: int = -1,
     ) -> tuple[AppendInfo, LogState]: ...
 
     def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> tuple[AppendInfo, LogState]: ...
@@ -100,7 +106,7 @@ class _Files(Protocol):
     @property
     def first_unstable(self) -> int | None: ...
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool, transactional: bool, sequenced: bool
+        self, records: Any, leader_epoch: int, strict: bool, transactional: bool, sequenced: bool, verified_by: int
     ) -> AppendInfo: ...
     def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo: ...
     def append_as_follower(self, records: Any) -> None: ...
@@ -214,12 +220,18 @@ class DiskLog:
         return self._open().high_watermark
 
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
+        self,
+        records: Any,
+        leader_epoch: int,
+        strict: bool = False,
+        transactional: bool = False,
+        sequenced: bool = True,
+        verified_by: int = -1,
     ) -> tuple[AppendInfo, LogState]:
         files = self._open()
         start = files.leo
         tear = self._begin_write()
-        info = files.append_as_leader(records, leader_epoch, strict, transactional, sequenced)
+        info = files.append_as_leader(records, leader_epoch, strict, transactional, sequenced, verified_by)
         self._appended(start, tear)
         return info, self.state()
 

@@ -46,7 +46,7 @@ def _read_stable(disk: Disk, effect: effects.ReadStable) -> Any:
 LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.OpenLog: _open_log,
     effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(
-        e.records, e.leader_epoch, e.strict, e.transactional, e.sequenced
+        e.records, e.leader_epoch, e.strict, e.transactional, e.sequenced, e.verified_by
     ),
     effects.AppendMarker: lambda disk, e: _on(disk, e.partition).append_marker(e.marker, e.leader_epoch),
     effects.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),

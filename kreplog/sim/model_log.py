@@ -21,6 +21,7 @@ from kreplog.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    UnverifiedTransactionError,
     UsageError,
 )
 from kreplog.sim.records import ModelBatch, ModelRecords, marker_value
@@ -123,7 +124,13 @@ class ModelLog:
         return AppendInfo(at, at, 1, MARKER_BYTES, 0, -1, False)
 
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool = False, transactional: bool = False, sequenced: bool = True
+        self,
+        records: Any,
+        leader_epoch: int,
+        strict: bool = False,
+        transactional: bool = False,
+        sequenced: bool = True,
+        verified_by: int = -1,
     ) -> AppendInfo:
         batches: tuple[ModelBatch, ...] = records.batches
         if leader_epoch < self._leader_epoch:
@@ -155,6 +162,8 @@ class ModelLog:
             state = self._producers.get(first.producer_id)
             if state is not None and state.transaction >= 0 and not first.transactional:
                 raise InvalidTransactionStateError(f"{self.name}: a batch outside of an open transaction")
+            if first.transactional:
+                self._check_verified(first, verified_by)
         if leader_epoch != self._last_epoch:
             self._assign(leader_epoch)
         base = self.leo
@@ -432,6 +441,17 @@ class ModelLog:
         known = self._producers.get(batch.producer_id)
         if known is not None and batch.producer_epoch < known.epoch:
             raise ProducerFencedError(f"{self.name}: a batch of epoch {batch.producer_epoch}, not {known.epoch}")
+
+    def _check_verified(self, batch: ModelBatch, verified_by: int) -> None:
+        known = self._producers.get(batch.producer_id)
+        if known is not None and known.transaction >= 0 and known.epoch == batch.producer_epoch:
+            return
+        if verified_by < 0 or (known is not None and verified_by < known.coordinator_epoch):
+            raise UnverifiedTransactionError(
+                f"{self.name}: no open transaction of producer {batch.producer_id} has been confirmed",
+                batch.producer_id,
+                batch.producer_epoch,
+            )
 
     def _note(self, batch: ModelBatch) -> None:
         if batch.marker is not None:

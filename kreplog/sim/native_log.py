@@ -72,10 +72,21 @@ class NativeLog:
         return self.log.first_unstable_offset
 
     def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool, transactional: bool = False, sequenced: bool = True
+        self,
+        records: Any,
+        leader_epoch: int,
+        strict: bool,
+        transactional: bool = False,
+        sequenced: bool = True,
+        verified_by: int = -1,
     ) -> AppendInfo:
         return self.log.append_batches(
-            records, leader_epoch, strict=strict, transactional=transactional, sequenced=sequenced
+            records,
+            leader_epoch,
+            strict=strict,
+            transactional=transactional,
+            sequenced=sequenced,
+            verified_by=verified_by,
         )
 
     def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo:

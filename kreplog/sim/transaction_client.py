@@ -3,9 +3,10 @@
 A process begins as the producer of its transactional id, which other processes share and fence, and writes transactions
 over several partitions: most are committed, some aborted, some left alone. A copier also reads the committed offset of
 a group, writes a record with that number, and commits the next offset with its transaction, so that every number is
-copied once. Two things a process does not do, since the first version of the protocol leaves them to the client: it
-ends no transaction while the outcome of a batch is unknown, and after a request without response it takes a new epoch
-before its next transaction, so that the late request is refused (KIP-890 moves both to the brokers).
+copied once. Some processes use the first version of the protocol: they add partitions themselves, and after a request
+without response they take a new epoch before the next transaction, so that the late request is refused. The others use
+the second (KIP-890): leaders add the partitions, and each end of a transaction bumps the epoch. A process of either
+kind may abort a transaction while a batch is on its way, which must not open another one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.transaction_messages import (
+    LAST_EPOCH,
+    NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -122,6 +125,8 @@ class TransactionalProcess:
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
         self._unsure = False
+        self._choices = Random(f"{name} of {random.getrandbits(32)}")
+        self._is_second = self._choices.random() < 0.5
 
     def run(self) -> Client:
         yield from self._metadata.refresh()
@@ -188,10 +193,7 @@ class TransactionalProcess:
         if self._id == COPIER:
             offset = yield from self._offset()
         chosen = random.sample(self._topics.partitions, random.randint(1, self._topics.transacted))
-        error = yield from self._error_of_partitions(
-            self._home, AddPartitionsToTxnRequest(self._id, *self._producer, tuple(chosen))
-        )
-        if error is not ErrorCode.NONE:
+        if not (yield from self._add(chosen)):
             return False
         values = [(partition, f"{name}:{place}") for place, partition in enumerate(chosen)]
         if offset >= 0:
@@ -199,14 +201,25 @@ class TransactionalProcess:
         elif random.random() < 0.5:
             values.append((random.choice(chosen), f"{name}:more"))
         for partition, value in values:
-            if not (yield from self._write(name, partition, value)):
+            written = yield from self._write(name, partition, value)
+            if written is None:
+                ended = yield from self._end(name, committed=False)
+                return ended and self._is_second
+            if not written:
                 return False
         if offset >= 0 and not (yield from self._commit_offset(offset + 1)):
             return False
         if random.random() < 0.1:  # the process is gone: its transaction ends without it
             yield Sleep(random.randint(0, 4000))
             return False
-        return (yield from self._end(name, committed=random.random() < 0.7)) and not self._unsure
+        return (yield from self._end(name, committed=random.random() < 0.7)) and (self._is_second or not self._unsure)
+
+    def _add(self, partitions: Sequence[TopicPartition]) -> Steps:
+        if self._is_second:
+            return True
+        request = AddPartitionsToTxnRequest(self._id, *self._producer, tuple(partitions))
+        error = yield from self._error_of_partitions(self._home, request)
+        return error is ErrorCode.NONE
 
     def _offset(self) -> Steps:
         """The committed offset of the copies, which no transaction may change any more."""
@@ -222,14 +235,22 @@ class TransactionalProcess:
         return max(0, value.offset)
 
     def _write(self, name: str, partition: TopicPartition, value: str) -> Steps:
-        """Write a record until it is acknowledged; False if it is refused."""
+        """Write a record until it is acknowledged; False if it is refused, None if its process gives it up while it is
+        on its way."""
         sequence = self._sequences.get(partition, 0)
         records = self._codec.encode(
             *self._producer, sequence, [value.encode()], self._history.now_ms(), transactional=True
         )
         timeout_ms = self._settings.request_ms * 3 // 4
-        request = TransactionalProduce(-1, timeout_ms, (ProducePartition(partition, records),), self._id)
+        request = TransactionalProduce(
+            -1, timeout_ms, (ProducePartition(partition, records),), self._id, self._is_second
+        )
         self._history.add(TransactionRecordSent(*self._where(), self._name, name, partition, value))
+        if self._choices.random() < 0.1:
+            known = self._metadata.partitions.get(partition)
+            if known is not None and known.state.leader != NO_LEADER:
+                yield Call(known.state.leader, (request,), self._choices.randint(1, 60))
+                return None
         response = yield from self._call(partition, request, lambda found: (found.partitions[0].error,))
         if response.partitions[0].error is not ErrorCode.NONE:
             return False
@@ -238,18 +259,28 @@ class TransactionalProcess:
         return True
 
     def _commit_offset(self, offset: int) -> Steps:
-        error = yield from self._error(self._home, AddOffsetsToTxnRequest(self._id, *self._producer, GROUP))
-        if error is not ErrorCode.NONE:
-            return False
+        if not self._is_second:
+            error = yield from self._error(self._home, AddOffsetsToTxnRequest(self._id, *self._producer, GROUP))
+            if error is not ErrorCode.NONE:
+                return False
         commits = (CommitPartition(self._topics.partitions[0], offset),)
-        request = TxnOffsetCommitRequest(self._id, GROUP, *self._producer, NO_GENERATION, "", None, commits)
+        request = TxnOffsetCommitRequest(
+            self._id, GROUP, *self._producer, NO_GENERATION, "", None, commits, self._is_second
+        )
         error = yield from self._error_of_partitions(self._topics.home_of_group(), request)
         return error is ErrorCode.NONE
 
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))
-        error = yield from self._error(self._home, EndTxnRequest(self._id, *self._producer, committed))
+        new_id = next(self._ids) if self._is_second and self._producer[1] >= LAST_EPOCH else NO_PRODUCER_ID
+        request = EndTxnRequest(self._id, *self._producer, committed, self._is_second, new_id)
+        response = yield from self._call(self._home, request, lambda found: (found.error,))
+        error: ErrorCode = response.error
         self._history.add(TransactionEnded(*self._where(), self._name, name, committed, error.name))
+        if error is ErrorCode.NONE and self._is_second:
+            self._producer = response.producer_id, response.producer_epoch
+            self._sequences = {}
+            self._history.add(ProducerBegun(*self._where(), self._name, self._id, *self._producer))
         return error is ErrorCode.NONE
 
 

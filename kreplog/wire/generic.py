@@ -14,10 +14,12 @@ from __future__ import annotations
 import threading
 import types
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
 
@@ -25,7 +27,7 @@ from kreplog._native.wire import topic_id_bytes, topic_id_of
 from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader, decode_response_header, flexible
-from kreplog.wire.versions import ApiKey, Ranges
+from kreplog.wire.versions import FEATURES, ApiKey, Ranges
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,6 +43,14 @@ def _own(name: str) -> tuple[Any, Any]:
         types.new_class(name + kind, (ApiMessage,), {"load_json": _SCHEMAS}) for kind in ("Request", "Response")
     )
     return request, response
+
+
+def _own_response(name: str, theirs: Any) -> Any:
+    """The class of a response that the library has too: its own clients in this process go on with theirs, which is the
+    last that is registered."""
+    response = types.new_class(name + "Response", (ApiMessage,), {"load_json": _SCHEMAS})
+    ResponseClassRegistry.register_response_class(weakref.proxy(theirs))
+    return response
 
 
 _MESSAGES: dict[int, tuple[Any, Any]] = {
@@ -93,6 +103,12 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ),
 }
 
+_FOR_LEADERS = dict.fromkeys(
+    ((ApiKey.ADD_PARTITIONS_TO_TXN, 4), (ApiKey.ADD_PARTITIONS_TO_TXN, 5)),
+    _own_response("AddPartitionsToTxn", producer.AddPartitionsToTxnResponse),
+)
+"""Responses of which some versions are between brokers, by API key and version."""
+
 _ERRORS = {int(code): code for code in ErrorCode}
 
 _FROM_BROKERS = {
@@ -124,7 +140,7 @@ def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
     of tuples of just the fields that this version has, in order. A topic id is text as in the cores, or a UUID.
     Raises UsageError for a field that is in no version.
     """
-    message = _build(_MESSAGES[header.api_key][1], header, fields)
+    message = _build(_response_class(header.api_key, header.api_version), header, fields)
     message.with_header(correlation_id=header.correlation_id)
     return [_encoded(message)]
 
@@ -143,7 +159,8 @@ def decode_response(frame: Buffer, header: RequestHeader) -> Any:
     if header.api_key == ApiKey.API_VERSIONS and bytes(memoryview(frame)[body : body + 2]) != b"\0\0":
         version = 0  # a refusal is always in this form
     budget = _BROKER_BUDGET if header.api_key in _FROM_BROKERS else MAX_ITEMS
-    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version, budget, whole=True)
+    kind = _response_class(header.api_key, version)
+    return _decode(kind, frame, body, header.api_key, version, budget, whole=True)
 
 
 def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
@@ -157,7 +174,16 @@ def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
         header = RequestHeader(header.api_key, 0, header.correlation_id)
         error, offered = ErrorCode.UNSUPPORTED_VERSION, {ApiKey.API_VERSIONS: ranges[ApiKey.API_VERSIONS]}
     keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in offered.items()]
-    return encode_response(header, error_code=int(error), api_keys=keys)
+    return encode_response(
+        header,
+        error_code=int(error),
+        api_keys=keys,
+        supported_features=[{"name": name, "min_version": 1, "max_version": level} for name, level in FEATURES.items()],
+        finalized_features_epoch=0,
+        finalized_features=[
+            {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
+        ],
+    )
 
 
 def topic_id(value: uuid.UUID | None) -> str:
@@ -173,6 +199,10 @@ def topic_uuid(value: str) -> uuid.UUID:
 def error_of(code: int) -> ErrorCode:
     """The ErrorCode of a number; a number that kreplog does not know is UNKNOWN_SERVER_ERROR."""
     return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _response_class(api_key: int, version: int) -> Any:
+    return _FOR_LEADERS.get((ApiKey(api_key), version)) or _MESSAGES[api_key][1]
 
 
 def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, budget: int, whole: bool) -> Any:

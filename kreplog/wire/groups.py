@@ -42,7 +42,7 @@ from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.nesting import Nesting
-from kreplog.wire.versions import ApiKey
+from kreplog.wire.versions import ABORTABLE_FROM, ADDS_PARTITIONS_FROM, ApiKey
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -149,6 +149,7 @@ def decode_txn_offset_commit(frame: Buffer, header: RequestHeader, budget: int =
         message.member_id,
         message.group_instance_id,
         _committed(message.topics),
+        header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.TXN_OFFSET_COMMIT],
     )
 
 
@@ -245,6 +246,12 @@ def encode_txn_offset_commit_response(response: TxnOffsetCommitResponse, header:
     if header.api_version < _LOADING_FROM and any(error is loading for _, error in response.partitions):
         other = ErrorCode.COORDINATOR_NOT_AVAILABLE
         errors = tuple((name, other if error is loading else error) for name, error in response.partitions)
+        response = TxnOffsetCommitResponse(errors)
+    if header.api_version < ABORTABLE_FROM[ApiKey.TXN_OFFSET_COMMIT]:
+        abortable = ErrorCode.TRANSACTION_ABORTABLE
+        errors = tuple(
+            (name, ErrorCode.INVALID_TXN_STATE if error is abortable else error) for name, error in response.partitions
+        )
         response = TxnOffsetCommitResponse(errors)
     return generic.encode_response(header, topics=_errors_by_topic(response.partitions))
 

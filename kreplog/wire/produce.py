@@ -6,6 +6,7 @@ encoded frame is a list of buffers, for sendmsg: bytes, and the records objects 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kreplog._native.wire_produce import ProduceCodec
@@ -18,6 +19,7 @@ from kreplog.wire.frames import (
     encode_request_header,
     encode_response_header,
 )
+from kreplog.wire.versions import ABORTABLE_FROM, ApiKey
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -26,7 +28,7 @@ _CODEC = ProduceCodec(ProduceRequest, ProducePartition, ProduceResponse, Produce
 
 
 def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> tuple[ProduceRequest, str | None]:
-    """The request, and the transactional id or None. Versions 0 to 9; those below FIRST_REAL_PRODUCE hold old formats.
+    """The request, and the transactional id or None. Versions 0 to 12; those below FIRST_REAL_PRODUCE hold old formats.
 
     Records are memoryviews of `frame`, which must not change while they live; b"" for none. budget: of partitions.
     Raises PeerProtocolError.
@@ -49,6 +51,21 @@ def decode_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:
 def encode_response(response: ProduceResponse, header: RequestHeader) -> list[bytes]:
     """The whole frame. With acks 0 nothing is to be sent at all."""
     return _CODEC.encode_response(encode_response_header(header), response, header.api_version)
+
+
+def known_to(response: ProduceResponse, version: int) -> ProduceResponse:
+    """The response with errors that clients of this version know."""
+    abortable = ErrorCode.TRANSACTION_ABORTABLE
+    if version >= ABORTABLE_FROM[ApiKey.PRODUCE] or all(
+        produced.error is not abortable for produced in response.partitions
+    ):
+        return response
+    return ProduceResponse(
+        tuple(
+            replace(produced, error=ErrorCode.INVALID_TXN_STATE) if produced.error is abortable else produced
+            for produced in response.partitions
+        )
+    )
 
 
 def refusal(request: ProduceRequest, error: ErrorCode, message: str = "") -> ProduceResponse:

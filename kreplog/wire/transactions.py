@@ -5,7 +5,7 @@ Decoders raise PeerProtocolError. In versions without the error PRODUCER_FENCED 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.messages import (
@@ -38,6 +38,13 @@ _FENCED_FROM = {
     ApiKey.END_TXN: 2,
 }
 """By API key: the first version with the error PRODUCER_FENCED (KIP-588)."""
+
+
+_BUMPS_EPOCH_FROM = 5
+"""Version of EndTxn whose producers go on in the epoch that is in the response."""
+
+FROM_LEADERS = 4
+"""The first version of AddPartitionsToTxn that leaders send instead of producers."""
 
 
 def error_code(error: ErrorCode, key: int, version: int) -> int:
@@ -95,11 +102,92 @@ def encode_add_offsets_response(response: AddOffsetsToTxnResponse, header: Reque
 
 def decode_end_txn(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> EndTxnRequest:
     message = generic.decode_request(frame, header, budget)
-    return EndTxnRequest(message.transactional_id, message.producer_id, message.producer_epoch, bool(message.committed))
+    producer = message.producer_id, message.producer_epoch
+    bumps_epoch = header.api_version >= _BUMPS_EPOCH_FROM
+    return EndTxnRequest(message.transactional_id, *producer, bool(message.committed), bumps_epoch)
 
 
 def encode_end_txn_response(response: EndTxnResponse, header: RequestHeader) -> list[Buffer]:
-    return generic.encode_response(header, error_code=error_code(response.error, header.api_key, header.api_version))
+    error = error_code(response.error, header.api_key, header.api_version)
+    producer = {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
+    return generic.encode_response(header, error_code=error, **producer)
+
+
+# Requests of leaders (KIP-890)
+
+
+def encode_leaders_add_partitions(requests: Sequence[AddPartitionsToTxnRequest], header: RequestHeader) -> list[Buffer]:
+    """For several transactions, of which each transactional id has one."""
+    transactions = [
+        {
+            "transactional_id": request.transactional_id,
+            "producer_id": request.producer_id,
+            "producer_epoch": request.producer_epoch,
+            "verify_only": request.verify_only,
+            "topics": [
+                {"name": topic, "partitions": [number for number, _ in numbers]}
+                for topic, numbers in _by_topic((name, None) for name in request.partitions)
+            ],
+        }
+        for request in requests
+    ]
+    return generic.encode_request(header, transactions=transactions)
+
+
+def decode_leaders_add_partitions(frame: Buffer, header: RequestHeader) -> list[AddPartitionsToTxnRequest]:
+    message = generic.decode_request(frame, header)
+    return [
+        AddPartitionsToTxnRequest(
+            sent.transactional_id,
+            sent.producer_id,
+            sent.producer_epoch,
+            tuple(TopicPartition(topic.name, number) for topic in sent.topics for number in topic.partitions),
+            from_leader=True,
+            verify_only=bool(sent.verify_only),
+        )
+        for sent in message.transactions
+    ]
+
+
+def encode_leaders_add_partitions_response(
+    responses: Mapping[str, AddPartitionsToTxnResponse], header: RequestHeader
+) -> list[Buffer]:
+    """responses: by transactional id."""
+    results = [
+        {
+            "transactional_id": transactional_id,
+            "coordinator_epoch": response.coordinator_epoch,
+            "topic_results": [
+                {
+                    "name": topic,
+                    "results_by_partition": [
+                        {"partition_index": number, "partition_error_code": int(error)} for number, error in numbers
+                    ],
+                }
+                for topic, numbers in _by_topic(response.partitions)
+            ],
+        }
+        for transactional_id, response in responses.items()
+    ]
+    return generic.encode_response(header, results_by_transaction=results)
+
+
+def decode_leaders_add_partitions_response(
+    frame: Buffer, header: RequestHeader
+) -> dict[str, AddPartitionsToTxnResponse]:
+    """By transactional id."""
+    message = generic.decode_response(frame, header)
+    return {
+        result.transactional_id: AddPartitionsToTxnResponse(
+            tuple(
+                (TopicPartition(topic.name, found.partition_index), generic.error_of(found.partition_error_code))
+                for topic in result.topic_results
+                for found in topic.results_by_partition
+            ),
+            result.coordinator_epoch,
+        )
+        for result in message.results_by_transaction
+    }
 
 
 # Markers, between brokers

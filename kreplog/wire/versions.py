@@ -63,7 +63,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 TO_CLIENTS: Ranges = MappingProxyType(
     {
-        ApiKey.PRODUCE: (0, 9),
+        ApiKey.PRODUCE: (0, 12),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 11),
         ApiKey.METADATA: (0, 13),
@@ -80,12 +80,12 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.CREATE_TOPICS: (2, 7),
         ApiKey.DELETE_TOPICS: (1, 6),
         ApiKey.DELETE_RECORDS: (0, 2),
-        ApiKey.INIT_PRODUCER_ID: (0, 4),
+        ApiKey.INIT_PRODUCER_ID: (0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
-        ApiKey.END_TXN: (0, 4),
-        ApiKey.TXN_OFFSET_COMMIT: (0, 4),
+        ApiKey.END_TXN: (0, 5),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 5),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
@@ -110,9 +110,20 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
         ApiKey.UPDATE_METADATA: (8, 8),
         ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
         ApiKey.WRITE_TXN_MARKERS: (1, 1),
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
     }
 )
 """APIs and versions that brokers and controllers of the same cluster may send to an internal listener."""
+
+FEATURES: Mapping[str, int] = MappingProxyType({"transaction.version": 2})
+"""Features that ApiVersions announces as finalized, each with its level. With transaction.version 2 producers leave it
+to leaders to add partitions to their transactions, and their epoch is bumped at the end of each (KIP-890)."""
+
+ADDS_PARTITIONS_FROM: Mapping[int, int] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5})
+"""By API key: the first version whose transactional producers leave it to the leader to add the partition."""
+
+ABORTABLE_FROM: Mapping[int, int] = MappingProxyType({ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4})
+"""By API key: the first version whose clients know TRANSACTION_ABORTABLE; before that it is INVALID_TXN_STATE."""
 
 FIRST_REAL_PRODUCE = 3
 """Produce below this carries batches older than magic 2: UNSUPPORTED_VERSION for each partition."""

@@ -31,6 +31,7 @@ from kreplog.core.effects import (
     Reply,
     RestoreStray,
     Send,
+    SendAddPartitions,
     SetAsideStray,
     SizeFrom,
     StateChange,
@@ -142,8 +143,9 @@ class Shell:
                     self.checkpointed[partition] = 0
                 log = self.logs[partition]
                 return OpenedLog(state(log), self.checkpointed[partition])
-            case AppendAsLeader(_, records, epoch, strict):
-                info = log.append_as_leader(records, epoch, strict)
+            case AppendAsLeader(_, records, epoch):
+                how = effect.strict, effect.transactional, effect.sequenced, effect.verified_by
+                info = log.append_as_leader(records, epoch, *how)
                 return info, state(log)
             case AppendMarker(_, marker, epoch):
                 info = log.append_marker(marker, epoch)
@@ -194,7 +196,7 @@ class Shell:
             case StateChange(level, text):
                 self.log_lines.append(f"{level}: {text}")
                 return None
-            case Flush() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
+            case Flush() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send() | SendAddPartitions() | Reply():
                 return None
             case _:
                 raise AssertionError(f"no answer to {effect}")

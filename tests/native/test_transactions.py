@@ -20,6 +20,7 @@ from kreplog.errors import (
     CorruptCheckpointError,
     InvalidTransactionStateError,
     ProducerFencedError,
+    UnverifiedTransactionError,
     UsageError,
 )
 from tests import reference
@@ -310,3 +311,27 @@ def test_compaction_moves_the_index_with_the_markers(tmp_path: Path) -> None:
     assert list(log.values(isolation="read_committed")) == [b"old"]
     assert len(decode(bytes(log.fetch(0, 1 << 20).data))) == 4
     log.close()
+
+
+def test_kip_890_a_transaction_begins_only_where_its_coordinator_has_confirmed_it(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "p-0") as log:
+
+        def append(sequence: int, epoch: int, verified_by: int) -> bool:
+            batch = sent(7, sequence, b"x", epoch=epoch)
+            try:
+                log.append_batches(batch, transactional=True, verified_by=verified_by)
+            except UnverifiedTransactionError as error:
+                assert (error.producer_id, error.producer_epoch) == (7, epoch)
+                return False
+            return True
+
+        assert not append(0, 0, -1)
+        assert append(0, 0, 3)
+        assert append(1, 0, -1), "it is open"
+        assert append(1, 0, -1), "a duplicate"
+        assert not append(0, 1, -1), "open, but not in this epoch"
+        log.append_transaction_marker(7, 1, committed=True, coordinator_epoch=5)
+        assert append(0, 1, 5)
+        log.append_transaction_marker(7, 1, committed=True, coordinator_epoch=6)
+        assert not append(1, 1, 5), "an earlier coordinator does not know how the transaction has ended"
+        assert append(1, 1, 6)

@@ -143,7 +143,8 @@ def test_only_what_is_offered_is_read() -> None:
         return struct.pack(">hhih", key, version, 9, -1) + b"\0"
 
     for key, version in [
-        (0, 10),
+        (0, 13),
+        (24, 4),
         (1, 3),
         (1, 18),
         (2, 0),

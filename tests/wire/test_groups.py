@@ -425,7 +425,12 @@ def test_txn_offset_commit(version: int) -> None:
         "m" if version >= 3 else "",
         "i" if version >= 3 else None,
         tuple(CommitPartition(part, 5, epoch, "" if part == U0 else "x") for part in (T0, T1, U0)),
+        adds_partitions=version >= 5,
     )
+    abortable = encoded(
+        ApiKey.TXN_OFFSET_COMMIT, version, TxnOffsetCommitResponse(((T0, ErrorCode.TRANSACTION_ABORTABLE),))
+    )
+    assert abortable.topics[0].partitions[0].error_code == (120 if version >= 4 else 48)
     errors = (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     response = TxnOffsetCommitResponse(tuple(zip((T0, T1, U0), errors, strict=True)))
     message = encoded(ApiKey.TXN_OFFSET_COMMIT, version, response)

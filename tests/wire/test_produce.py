@@ -101,8 +101,8 @@ def test_a_file_region_stands_for_its_bytes() -> None:
 
 def test_misuse_is_reported() -> None:
     request_header = header(ApiKey.PRODUCE, 9)
-    with pytest.raises(UsageError, match="version 10"):
-        produce.encode_response(ProduceResponse(()), header(ApiKey.PRODUCE, 10))
+    with pytest.raises(UsageError, match="version 13"):
+        produce.encode_response(ProduceResponse(()), header(ApiKey.PRODUCE, 13))
     with pytest.raises(ArgumentTypeError, match="ProduceResponse is needed"):
         produce.encode_response(ProduceRequest(0, 0, ()), request_header)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="bytes-like"):

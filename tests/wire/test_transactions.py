@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka.protocol.api_header import ResponseClassRegistry
 
 from kreplog._native import batch
 from kreplog.core.messages import (
@@ -103,6 +104,28 @@ def test_markers_between_brokers(committed: bool) -> None:
     )
 
 
+def test_kip_890_requests_of_leaders() -> None:
+    key = ApiKey.ADD_PARTITIONS_TO_TXN
+    requests = [
+        AddPartitionsToTxnRequest("id", 7, 3, (A0, A2, B1), from_leader=True, verify_only=True),
+        AddPartitionsToTxnRequest("other", 8, 0, (A0,), from_leader=True),
+    ]
+    request_header = header(key, BETWEEN_BROKERS[key][1])
+    frame = joined(transactions.encode_leaders_add_partitions(requests, request_header))[4:]
+    assert transactions.decode_leaders_add_partitions(frame, decode_request_header(frame, BETWEEN_BROKERS)) == requests
+    responses = {
+        "id": AddPartitionsToTxnResponse(((A0, ErrorCode.NONE), (B1, ErrorCode.TRANSACTION_ABORTABLE)), 5),
+        "other": AddPartitionsToTxnResponse(((A0, ErrorCode.NOT_COORDINATOR),)),
+    }
+    frame = joined(transactions.encode_leaders_add_partitions_response(responses, request_header))[4:]
+    assert transactions.decode_leaders_add_partitions_response(frame, request_header) == responses
+
+
+def test_the_clients_of_kafka_python_keep_their_own_class_of_a_response_that_brokers_have_another_of() -> None:
+    registered = ResponseClassRegistry._response_class_registry[ApiKey.ADD_PARTITIONS_TO_TXN]
+    assert "results_by_topic_v3_and_below" in registered._struct.fields
+
+
 RECORDS = (
     TransactionRecord("id", TransactionMetadata(7, 3, 60_000, 1, (A0, A2, B1), 1_700_000_000_000, 1_699_999_999_999)),
     TransactionRecord("näme", TransactionMetadata(8, 0, 1, 0, (), 5, -1)),
@@ -123,12 +146,42 @@ def test_records_are_kafkas() -> None:
     assert tombstone is None
 
 
+FLEXIBLE = (
+    TransactionRecord("id", TransactionMetadata(7, 4, 60_000, 2, (A0, A2, B1), 2**40, 2**39, 2, -1, 300)),
+    TransactionRecord("id", TransactionMetadata(300, 0, 60_000, 4, (), 2**40, -1, 2, 7, -1)),
+    TransactionRecord("id", TransactionMetadata(300, 1, 60_000, 1, (A0,), 2**40, 5, 0, 7, -1)),
+)
+
+
+def test_kip_890_records_of_the_second_protocol_are_kafkas() -> None:
+    """TransactionLogValue in version 1, by hand."""
+    (_, value), (_, completed), _ = map(transaction_records.encode_record, FLEXIBLE)
+    assert value == bytes.fromhex(
+        "0001 0000000000000007 0004 0000ea60 02"
+        "03 02 61 03 00000000 00000002 00 02 62 02 00000001 00"  # a: 0, 2; b: 1, each with its tags
+        "0000010000000000 0000008000000000"
+        "02 01 08 000000000000012c 02 02 0002"  # two tags: the next producer id, the version of the client
+    )
+    assert completed is not None and completed.endswith(bytes.fromhex("00 08 0000000000000007 02 02 0002"))
+
+
+def test_records_of_the_second_protocol_are_read_back_and_damaged_ones_left_out() -> None:
+    data = transaction_records.encode_batch(FLEXIBLE)
+    assert transaction_records.decode_batches(data, 0) == tuple(enumerate(FLEXIBLE))
+    key, value = transaction_records.encode_record(FLEXIBLE[0])
+    assert value is not None
+    damaged = [(key, value[:cut]) for cut in range(1, len(value))]
+    damaged += [(key, value[:17] + size + value[18:]) for size in (b"\x7f", b"\xff\xff\xff\xff\xff")]
+    found = transaction_records.decode_batches(batch.build([v for _, v in damaged], [k for k, _ in damaged]), 0)
+    assert not found
+
+
 def test_records_are_read_back_and_what_is_none_is_left_out() -> None:
     data = transaction_records.encode_batch(RECORDS)
     assert transaction_records.decode_batches(data, 1) == tuple(enumerate(RECORDS))[1:]
     key, value = transaction_records.encode_record(RECORDS[0])
     assert value is not None
     damaged = [(key, value[:cut]) for cut in range(1, len(value))]
-    damaged += [(b"\0\1" + key[2:], value), (key, b"\0\1" + value[2:]), (key[:3], value), (b"", value)]
+    damaged += [(b"\0\1" + key[2:], value), (key, b"\0\2" + value[2:]), (key[:3], value), (b"", value)]
     found = transaction_records.decode_batches(batch.build([v for _, v in damaged], [k for k, _ in damaged]), 0)
     assert not found

@@ -224,7 +224,7 @@ class CommittedOffsets:
             errors.update(dict.fromkeys((record.partition for record in records), error))
             yield Reply(reply_to, TxnOffsetCommitResponse(tuple(errors.items())))
 
-        yield from self._log.append(shard, group, records, appended, transactional=True)
+        yield from self._log.append(shard, group, records, appended, request)
 
     # OffsetFetch
 

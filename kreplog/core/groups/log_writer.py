@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kreplog.core.append_errors import reported
 from kreplog.core.effects import AppendGroupRecords, Steps
 from kreplog.core.events import GroupRecordsAppended
-from kreplog.core.group_messages import LogRecord
+from kreplog.core.group_messages import LogRecord, TxnOffsetCommitRequest
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.shard import GroupShard
 from kreplog.errors import ErrorCode
@@ -32,14 +32,15 @@ class GroupLogWriter:
         group: Group,
         records: tuple[LogRecord, ...],
         then: Committed,
-        transactional: bool = False,
+        transaction: TxnOffsetCommitRequest | None = None,
     ) -> Steps[None]:
         """Append records of one group; `then` follows once they are committed by all in-sync replicas, or have
-        failed. transactional: they are pending offsets."""
+        failed. transaction: the request with which they are pending offsets."""
         tag = next(self._tags)
         self._pending[tag] = group, then
         group.in_flight += 1
-        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms, transactional)
+        of = ("", False) if transaction is None else (transaction.transactional_id, transaction.adds_partitions)
+        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms, *of)
 
     def appended(self, event: GroupRecordsAppended, now_ms: int) -> Steps[None]:
         """The outcome of an append. A success comes before the end of the leadership in which it was made."""

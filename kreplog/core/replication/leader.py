@@ -68,10 +68,16 @@ class LeaderRole(IsrProposer):
         return ErrorCode.NONE
 
     def append(
-        self, records: object, now_ms: int, transactional: bool = False, sequenced: bool = True
+        self,
+        records: object,
+        now_ms: int,
+        transactional: bool = False,
+        sequenced: bool = True,
+        verified_by: int = -1,
     ) -> Steps[AppendInfo]:
         """Append a producer's batches, or the marker of a transaction; for a duplicate batch returns its first offset
-        (KIP-98). transactional: a batch may be of a transaction. sequenced: as for AppendAsLeader.
+        (KIP-98). transactional: a batch may be of a transaction. sequenced,
+        verified_by: as for AppendAsLeader.
 
         Raises what AppendAsLeader throws; OutOfOrderSequenceError is retriable while sequence_gap_grace applies."""
         end_before = self.log.leo
@@ -86,6 +92,7 @@ class LeaderRole(IsrProposer):
                 strict=self.sequence_gap_grace.applies(now_ms),
                 transactional=transactional,
                 sequenced=sequenced,
+                verified_by=verified_by,
             )
         )
         if isinstance(records, TransactionMarker) and self.topic_partition.topic == OFFSETS_TOPIC:

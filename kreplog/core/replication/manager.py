@@ -25,6 +25,7 @@ from kreplog.core.effects import (
     SubmitMulti,
 )
 from kreplog.core.events import (
+    AddPartitionsAnswered,
     Event,
     FetchReplied,
     Flushed,
@@ -179,6 +180,8 @@ class ReplicaManager:
                         yield from self.fetchers[key].on_fetched(event, now_ms, self.broker_epoch)
             case StoreReplied():
                 yield from self._store_replied(event, now_ms)
+            case AddPartitionsAnswered():
+                yield from self._produces.verification.answered(event, now_ms)
             case Flushed(partition, recovery_point):
                 yield from self._flushed(partition, recovery_point)
             case OffsetFound():
@@ -202,7 +205,11 @@ class ReplicaManager:
         """When the next Tick is due, at the latest; None for never."""
         if self._fetches.has_woken:
             return now_ms
-        times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
+        times = [
+            self._deadlines.next_ms(),
+            self._produces.verification.next_wakeup(),
+            *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values()),
+        ]
         if self._unsettled or self._failures_to_report or self._postponed:
             times.append(self._next_isr_check_ms)
         return min((time for time in times if time is not None), default=None)
@@ -525,6 +532,7 @@ class ReplicaManager:
                     yield from self._deletions.expire(waiting)
                 case DelayedProduce():
                     yield from self._produces.expire(waiting)
+        yield from self._produces.verification.tick(now_ms)
         if now_ms >= self._next_isr_check_ms:
             self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
             for topic_partition in sorted(self._unsettled):
@@ -564,6 +572,8 @@ class ReplicaManager:
             leads = partition.role is Role.LEADER
             self._note_leadership(topic_partition, partition.leader_epoch if leads else None, partition.epoch_start)
             self._stop_fetching(topic_partition)
+            if topic_partition in self._produces.verification:
+                yield from self._produces.verification.fail(topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if partition.role is not Role.LEADER and topic_partition in self._produces:
                 yield from self._produces.fail(topic_partition, partition.refusal(NO_EPOCH))
             if partition.role is Role.FOLLOWER:

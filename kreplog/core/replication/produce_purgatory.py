@@ -12,16 +12,19 @@ from kreplog.core.messages import (
     ProduceRequest,
     ProduceResponse,
     TransactionalProduce,
+    TransactionMarker,
 )
 from kreplog.core.replication.delayed import CommitQueue, DelayedProduce
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.transaction_verification import TransactionVerification, UnverifiedBatch
 from kreplog.errors import (
     ErrorCode,
     KreplogError,
     LogFailedError,
     OutOfOrderSequenceError,
     ResourceExhaustedError,
+    UnverifiedTransactionError,
 )
 from kreplog.types import NO_EPOCH, TopicPartition
 
@@ -35,6 +38,7 @@ class ProducePurgatory:
     def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
         self._partitions = partitions
         self._metadata = metadata
+        self.verification = TransactionVerification(metadata, self._append_verified, self._refuse)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self._next_exhaustion_log_ms = 0
 
@@ -47,30 +51,76 @@ class ProducePurgatory:
             return None
         by_coordinator = isinstance(request, CoordinatorProduce)
         epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH
-        transactional = isinstance(request, TransactionalProduce) or (
-            isinstance(request, CoordinatorProduce) and request.transactional
-        )
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
-        for index, produced in enumerate(request.partitions):
-            response, next_offset = yield from self._append(
-                produced, request.acks, epoch, now_ms, transactional, not by_coordinator
-            )
-            produce.responses.append(response)
-            if response.error is ErrorCode.NONE and request.acks == -1:
-                partition = self._partitions[produced.partition]
-                if not partition.is_committed(next_offset):
-                    self._commit_queues.setdefault(produced.partition, CommitQueue()).push(next_offset, produce, index)
+        if isinstance(request, TransactionalProduce | CoordinatorProduce) and request.transactional_id:
+            of = request.transactional_id, request.adds_partitions
+            for index, produced in enumerate(request.partitions):
+                produce.responses.append(ProducedPartition(produced.partition, ErrorCode.NONE))
+                batch = UnverifiedBatch(produce, index, produced, *of, epoch, not by_coordinator)
+                if not self.verification.queues_behind(batch):
+                    yield from self._append_transactional(batch, self._needed_verification(), now_ms)
+        else:
+            for index, produced in enumerate(request.partitions):
+                response, next_offset = yield from self._append(
+                    produced, request.acks, epoch, now_ms, not by_coordinator
+                )
+                produce.responses.append(response)
+                if response.error is ErrorCode.NONE and request.acks == -1:
+                    self._await_commit(produce, index, next_offset)
         if produce.waiting:
             return produce
         if request.acks != 0:
             yield Reply(reply_to, produce.response)
         return None
 
+    def _await_commit(self, produce: DelayedProduce, index: int, next_offset: int) -> None:
+        name = produce.responses[index].partition
+        if not self._partitions[name].is_committed(next_offset):
+            self._commit_queues.setdefault(name, CommitQueue()).push(next_offset, produce, index)
+
+    # Batches of transactions
+
+    def _needed_verification(self) -> int:
+        """A batch that begins a transaction in a partition is not confirmed yet (KIP-890)."""
+        return -1
+
+    def _append_transactional(self, batch: UnverifiedBatch, verified_by: int, now_ms: int) -> Steps[None]:
+        """Append it, or let it wait for its coordinator; its response is set."""
+        produce, index = batch.produce, batch.index
+        try:
+            response, next_offset = yield from self._append(
+                batch.produced, -1, batch.leader_epoch, now_ms, batch.sequenced, True, verified_by
+            )
+        except UnverifiedTransactionError as unverified:
+            yield from self.verification.hold(batch, unverified.producer_id, unverified.producer_epoch, now_ms)
+            return
+        produce.responses[index] = response
+        if response.error is ErrorCode.NONE:
+            self._await_commit(produce, index, next_offset)
+
+    def _append_verified(self, batch: UnverifiedBatch, verified_by: int, now_ms: int) -> Steps[None]:
+        """Append a batch that has waited."""
+        batch.produce.waiting.remove(batch.index)
+        yield from self._append_transactional(batch, verified_by, now_ms)
+        if not batch.produce.waiting:
+            yield Reply(batch.produce.reply_to, batch.produce.response)
+
+    def _refuse(self, batch: UnverifiedBatch, error: ErrorCode) -> Steps[None]:
+        if batch.produce.settle(batch.index, error):
+            yield Reply(batch.produce.reply_to, batch.produce.response)
+
     def _append(
-        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int, transactional: bool, sequenced: bool
+        self,
+        produced: ProducePartition,
+        acks: int,
+        epoch: int,
+        now_ms: int,
+        sequenced: bool,
+        transactional: bool = False,
+        verified_by: int = -1,
     ) -> Steps[tuple[ProducedPartition, int]]:
         """The response once it is committed, and the offset that the high watermark must reach for that. epoch: of the
-        leader, NO_EPOCH for any."""
+        leader, NO_EPOCH for any. Raises UnverifiedTransactionError."""
         partition = self._partitions.get(produced.partition)
         if partition is None:
             return ProducedPartition(produced.partition, self._metadata.replica_error(produced.partition)), 0
@@ -78,7 +128,7 @@ class ProducePurgatory:
             partition.sequence_gap_grace.begin(now_ms)
             return ProducedPartition(produced.partition, error), 0
         try:
-            info = yield from partition.append(produced.records, now_ms, transactional, sequenced)
+            info = yield from partition.append(produced.records, now_ms, transactional, sequenced, verified_by)
         except (LogFailedError, ResourceExhaustedError) as failure:
             partition.storage_failed(failure)
             partition.sequence_gap_grace.begin(now_ms)
@@ -86,6 +136,8 @@ class ProducePurgatory:
                 self._next_exhaustion_log_ms = now_ms + EXHAUSTION_LOG_INTERVAL_MS
                 yield StateChange("error", f"{produced.partition}: cannot append: {failure}")
             return ProducedPartition(produced.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
+        except UnverifiedTransactionError:
+            raise
         except KreplogError as refusal:
             error = refusal.kafka_code
             if isinstance(refusal, OutOfOrderSequenceError) and partition.sequence_gap_grace.applies(now_ms):
@@ -94,6 +146,8 @@ class ProducePurgatory:
         response = ProducedPartition(
             produced.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
+        if isinstance(produced.records, TransactionMarker) and produced.partition in self.verification:
+            yield from self.verification.marker_written(produced.partition, produced.records.producer_id, now_ms)
         return response, info.last_offset + 1
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:

@@ -9,7 +9,7 @@ epoch, so that what its producer still sends is refused. Source: Kafka, Transact
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Iterable
 from functools import partial
 from itertools import islice
 
@@ -29,6 +29,7 @@ from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import (
+    LAST_EPOCH,
     NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,
     AddOffsetsToTxnRequest,
@@ -47,7 +48,7 @@ from kreplog.core.transaction_messages import (
 )
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
-from kreplog.core.transactions.transaction_states import DECIDED, TransactionState
+from kreplog.core.transactions.transaction_states import DECIDED, ENDED, IDLE, TransactionState
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
 
@@ -59,9 +60,6 @@ RELOAD_MS = 10
 
 RETRY_MS = 100
 """Pause after a failed read or append, and before an expired transaction is looked at again that is busy."""
-
-LAST_EPOCH = 2**15 - 2
-"""After this epoch a producer gets another id; the last one is left to fence it."""
 
 _S = TransactionState
 
@@ -203,6 +201,10 @@ class TransactionCoordinator:
         match request:
             case InitProducerIdRequest():
                 yield from self._init(shard, reply_to, request, now_ms)
+            case AddPartitionsToTxnRequest(verify_only=True):
+                yield Reply(reply_to, self._verified(shard, request))
+            case AddPartitionsToTxnRequest(from_leader=True):
+                yield from self._add_for_leader(shard, reply_to, request)
             case AddPartitionsToTxnRequest(partitions=partitions):
                 yield from self._add(shard, reply_to, request, partitions)
             case AddOffsetsToTxnRequest():
@@ -312,42 +314,92 @@ class TransactionCoordinator:
         unknown = {name for name in partitions if name not in self._partitions()}
         if error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, _refusal(request, error))
-            return
-        if unknown:
-            yield Reply(
-                reply_to,
-                AddPartitionsToTxnResponse(
-                    tuple(
-                        (
-                            name,
-                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                            if name in unknown
-                            else ErrorCode.OPERATION_NOT_ATTEMPTED,
-                        )
-                        for name in partitions
-                    )
-                ),
-            )
-            return
+        elif unknown:
+            found, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+            errors = tuple((name, found if name in unknown else others) for name in partitions)
+            yield Reply(reply_to, AddPartitionsToTxnResponse(errors))
+        elif transaction.state is _S.ONGOING and set(partitions) <= set(transaction.stored.partitions):
+            yield Reply(reply_to, self._added(shard, request, ErrorCode.NONE))
+        else:
+            yield from self._append_partitions(shard, transaction, [(reply_to, request)], partitions)
+
+    def _added(
+        self, shard: TransactionShard, request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest, error: ErrorCode
+    ) -> TransactionResponse:
+        if isinstance(request, AddPartitionsToTxnRequest) and request.from_leader:
+            errors = tuple((name, error) for name in request.partitions)
+            return AddPartitionsToTxnResponse(errors, shard.leader_epoch)
+        return _refusal(request, error)
+
+    def _append_partitions(
+        self,
+        shard: TransactionShard,
+        transaction: TransactionalId,
+        requests: list[tuple[Hashable, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest]],
+        partitions: Iterable[TopicPartition],
+    ) -> Steps[None]:
+        """Append a record of the transaction with these partitions too, for several requests perhaps."""
         ongoing = transaction.state is _S.ONGOING
         before = transaction.stored.partitions if ongoing else ()
-        if ongoing and set(partitions) <= set(before):
-            yield Reply(reply_to, _refusal(request, ErrorCode.NONE))
-            return
         wall_ms: int = yield WallClock()
+        _, first = requests[0]
         wanted = transaction.changed(
             _S.ONGOING,
             wall_ms,
             partitions=tuple(dict.fromkeys((*before, *partitions))),
             start_ms=transaction.stored.start_ms if ongoing else wall_ms,
+            client_version=2 if isinstance(first, AddPartitionsToTxnRequest) and first.from_leader else 0,
         )
 
         def added(error: ErrorCode, now_ms: int) -> Steps[None]:
             if error is ErrorCode.NONE and not ongoing:
                 self._timers.set(transaction.deadline, now_ms + transaction.stored.timeout_ms)
-            yield Reply(reply_to, _refusal(request, error))
+            for reply_to, request in requests:
+                yield Reply(reply_to, self._added(shard, request, error))
 
         yield from self._append(shard, transaction, wanted, added)
+
+    def _add_for_leader(
+        self, shard: TransactionShard, reply_to: Hashable, request: AddPartitionsToTxnRequest
+    ) -> Steps[None]:
+        """Those of several leaders come at once, and are appended together once the record before them is."""
+        transaction = shard.transactions.get(request.transactional_id)
+        if transaction is not None and transaction.pending:
+            transaction.parked.append((reply_to, request))
+        else:
+            yield from self._add(shard, reply_to, request, request.partitions)
+
+    def _add_parked(self, shard: TransactionShard, transaction: TransactionalId) -> Steps[None]:
+        parked, transaction.parked = transaction.parked, []
+        together = []
+        for reply_to, request in parked:
+            fits = self._refusal_of(transaction, request) is ErrorCode.NONE and transaction.state not in DECIDED
+            if not self._is_led(shard):
+                yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
+            elif fits and all(name in self._partitions() for name in request.partitions):
+                together.append((reply_to, request))
+            else:
+                yield from self._add(shard, reply_to, request, request.partitions)
+        if together:
+            names = [name for _, request in together for name in request.partitions]
+            yield from self._append_partitions(shard, transaction, [*together], names)
+
+    def _verified(self, shard: TransactionShard, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Whether the partitions are part of the ongoing transaction (KIP-890)."""
+        transaction = shard.transactions.get(request.transactional_id)
+        error = self._identity_error(transaction, request)
+        if error is ErrorCode.NONE and transaction is not None and transaction.state in DECIDED:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
+        if error is not ErrorCode.NONE or transaction is None:
+            return AddPartitionsToTxnResponse(tuple((name, error) for name in request.partitions))
+        found = tuple(
+            (name, ErrorCode.NONE if self._is_part(transaction, name) else ErrorCode.TRANSACTION_ABORTABLE)
+            for name in request.partitions
+        )
+        return AddPartitionsToTxnResponse(found, shard.leader_epoch)
+
+    def _is_part(self, transaction: TransactionalId, partition: TopicPartition) -> bool:
+        return transaction.state is _S.ONGOING and partition in transaction.stored.partitions
 
     def _refusal_of(
         self,
@@ -355,30 +407,72 @@ class TransactionCoordinator:
         request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
     ) -> ErrorCode:
         """NONE if the request comes from the present producer of the id, and may be served now."""
+        error = self._identity_error(transaction, request)
+        if error is ErrorCode.NONE and transaction is not None and transaction.pending:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return error
+
+    def _identity_error(
+        self,
+        transaction: TransactionalId | None,
+        request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
+    ) -> ErrorCode:
+        """NONE if the request comes from the present producer of the id."""
         if transaction is None or transaction.stored.producer_id != request.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if self._is_other_epoch(transaction, request.producer_epoch):
             return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.CONCURRENT_TRANSACTIONS if transaction.pending else ErrorCode.NONE
+        return ErrorCode.NONE
 
     def _is_other_epoch(self, transaction: TransactionalId, producer_epoch: int) -> bool:
         return producer_epoch != transaction.stored.producer_epoch
 
     def _end(self, shard: TransactionShard, reply_to: Hashable, request: EndTxnRequest, now_ms: int) -> Steps[None]:
         transaction = shard.transactions.get(request.transactional_id)
-        error = self._refusal_of(transaction, request)
+        retried = transaction is not None and self._is_retried_end(transaction, request)
+        error = ErrorCode.NONE if retried else self._refusal_of(transaction, request)
+        prepared = _S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT
         if error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, EndTxnResponse(error))
-        elif transaction.state is _S.ONGOING:
+        elif not retried and self._may_end(transaction, request):
             wall_ms: int = yield WallClock()
-            wanted = transaction.changed(_S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT, wall_ms)
-            yield from self._decide(shard, transaction, wanted, reply_to)
-        elif transaction.state is (_S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT):
+            fields = self._next_epoch(transaction, request) if request.bumps_epoch else {}
+            yield from self._decide(shard, transaction, transaction.changed(prepared, wall_ms, **fields), reply_to)
+        elif transaction.state is prepared:
             yield Reply(reply_to, EndTxnResponse(ErrorCode.CONCURRENT_TRANSACTIONS))
-        elif transaction.state is (_S.COMPLETE_COMMIT if request.committed else _S.COMPLETE_ABORT):
-            yield Reply(reply_to, EndTxnResponse(ErrorCode.NONE))  # the response to the same request was lost
+        elif (retried or not request.bumps_epoch) and transaction.state is (
+            _S.COMPLETE_COMMIT if request.committed else _S.COMPLETE_ABORT
+        ):
+            yield Reply(reply_to, _ended(transaction.stored))  # the response to the same request was lost
         else:
             yield Reply(reply_to, EndTxnResponse(ErrorCode.INVALID_TXN_STATE))
+
+    def _may_end(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
+        """A producer that leaves it to leaders to add partitions does not know whether its transaction has begun: to
+        abort none takes another epoch all the same, which fences what may be on its way."""
+        empty_abort = request.bumps_epoch and not request.committed and transaction.state in IDLE
+        return transaction.state is _S.ONGOING or empty_abort
+
+    def _is_retried_end(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
+        """Whether the epoch was bumped by the same request, whose response was lost."""
+        stored = transaction.stored
+        if (
+            not request.bumps_epoch
+            or transaction.pending
+            or stored.client_version < 2
+            or transaction.state not in ENDED
+        ):
+            return False
+        if request.producer_id == stored.producer_id:
+            return request.producer_epoch == stored.producer_epoch - 1
+        return request.producer_id == stored.previous_producer_id and request.producer_epoch >= LAST_EPOCH
+
+    def _next_epoch(self, transaction: TransactionalId, request: EndTxnRequest) -> dict[str, int]:
+        """Fields of a decision: markers are of the next epoch, so that they fence what is late (KIP-890)."""
+        fields = {"producer_epoch": transaction.stored.producer_epoch + 1, "client_version": 2}
+        if fields["producer_epoch"] > LAST_EPOCH:
+            fields["next_producer_id"] = request.new_producer_id
+        return fields
 
     # Decisions
 
@@ -393,7 +487,7 @@ class TransactionCoordinator:
 
         def decided(error: ErrorCode, now_ms: int) -> Steps[None]:
             if reply_to is not None:
-                yield Reply(reply_to, EndTxnResponse(error))
+                yield Reply(reply_to, EndTxnResponse(error) if error is not ErrorCode.NONE else _ended(wanted))
             if not self._is_led(shard):
                 return
             if error is ErrorCode.NONE:
@@ -414,9 +508,17 @@ class TransactionCoordinator:
     def _complete(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
         """Every partition has its marker."""
         wall_ms: int = yield WallClock()
-        committed = transaction.state is _S.PREPARE_COMMIT
+        committed, stored = transaction.state is _S.PREPARE_COMMIT, transaction.stored
+        fields = {}
+        if stored.next_producer_id != NO_PRODUCER_ID:
+            fields = {
+                "producer_id": stored.next_producer_id,
+                "producer_epoch": 0,
+                "previous_producer_id": stored.producer_id,
+                "next_producer_id": NO_PRODUCER_ID,
+            }
         wanted = transaction.changed(
-            _S.COMPLETE_COMMIT if committed else _S.COMPLETE_ABORT, wall_ms, partitions=(), start_ms=-1
+            _S.COMPLETE_COMMIT if committed else _S.COMPLETE_ABORT, wall_ms, partitions=(), start_ms=-1, **fields
         )
 
         def completed(error: ErrorCode, now_ms: int) -> Steps[None]:
@@ -451,6 +553,8 @@ class TransactionCoordinator:
                     transaction.deadline.cancel()
                 transaction.stored = wanted
             yield from then(error, now_ms)
+            if transaction.parked and not transaction.pending:
+                yield from self._add_parked(shard, transaction)
 
         transaction.pending = True
         tag = next(self._tags)
@@ -458,6 +562,15 @@ class TransactionCoordinator:
         records = (TransactionRecord(transaction.transactional_id, wanted),)
         timeout_ms = self.config.transaction_state_log_commit_timeout_ms
         yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, timeout_ms)
+
+
+def _ended(stored: TransactionMetadata) -> EndTxnResponse:
+    """The response to an EndTxn: with which id and epoch the producer goes on."""
+    if stored.client_version < 2:
+        return EndTxnResponse(ErrorCode.NONE)
+    if stored.next_producer_id != NO_PRODUCER_ID:
+        return EndTxnResponse(ErrorCode.NONE, stored.next_producer_id, 0)
+    return EndTxnResponse(ErrorCode.NONE, stored.producer_id, stored.producer_epoch)
 
 
 def _refusal(request: TransactionRequest, error: ErrorCode) -> TransactionResponse:

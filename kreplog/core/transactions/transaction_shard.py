@@ -5,12 +5,12 @@ As a shard of groups it is loaded from its log, up to where the leader's epoch b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.timers import Deadline
-from kreplog.core.transaction_messages import TransactionMetadata, TransactionRecord
+from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, TransactionMetadata, TransactionRecord
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState
 from kreplog.errors import check
 from kreplog.types import TopicPartition
@@ -25,7 +25,8 @@ ID_BYTES = 1000
 @dataclass(slots=True, eq=False)
 class TransactionalId:
     """A transactional id. stored: its state as of its last committed record. pending: a record of it is being
-    appended, and until that is committed nothing else is accepted. former_epoch: the epoch that its producer had before
+    appended, and until that is committed nothing else is accepted. parked: requests of leaders that wait for that, and
+    those to reply to. former_epoch: the epoch that its producer had before
     it renewed it (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of
     them that are in no metadata, and since when. in_flight: requests with markers
     that are not answered. deadline: of the transaction, or of the next attempt to write markers."""
@@ -34,6 +35,7 @@ class TransactionalId:
     stored: TransactionMetadata
     deadline: Deadline
     pending: bool = False
+    parked: list[tuple[Hashable, AddPartitionsToTxnRequest]] = field(default_factory=list)
     former_epoch: int = -1
     unmarked: set[TopicPartition] = field(default_factory=set)
     absent_since: dict[TopicPartition, int] = field(default_factory=dict)

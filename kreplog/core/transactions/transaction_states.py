@@ -3,7 +3,7 @@
     Empty            a producer, and no transaction yet                    from Empty, CompleteCommit, CompleteAbort
     Ongoing          records are written                                   from Empty, Ongoing, the Complete states
     PrepareCommit    decided: markers are written to its partitions        from Ongoing
-    PrepareAbort     the same, to abort                                    from Ongoing
+    PrepareAbort     the same, to abort; without partitions (KIP-890)      from Ongoing, Empty, the Complete states
     CompleteCommit   every partition has its marker                        from PrepareCommit
     CompleteAbort    the same                                              from PrepareAbort
     Dead             deleted, or its coordinator has moved                 from all others
@@ -39,6 +39,9 @@ _S = TransactionState
 DECIDED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 """The states in which markers are being written."""
 
+ENDED = DECIDED | {_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}
+"""The states after the end of a transaction."""
+
 IDLE = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 """The states without a transaction."""
 
@@ -46,7 +49,7 @@ TRANSACTION_TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] 
     _S.EMPTY: IDLE,
     _S.ONGOING: IDLE | {_S.ONGOING},
     _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
-    _S.PREPARE_ABORT: frozenset({_S.ONGOING}),
+    _S.PREPARE_ABORT: IDLE | {_S.ONGOING},
     _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
     _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
     _S.DEAD: frozenset(_S) - {_S.DEAD},

@@ -13,6 +13,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.transaction_messages import (
     INTERNAL_TOPICS,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TransactionRequest,
@@ -171,6 +174,15 @@ class AdminHandlers:
             "producer_id": response.producer_id,
             "producer_epoch": response.producer_epoch,
         }
+
+    async def end_with_new_id(self, request: EndTxnRequest) -> EndTxnResponse:
+        """End the transaction of a producer whose epochs are used up."""
+        try:
+            new_id = await self._new_producer_id()
+        except CoordinationError:
+            return EndTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        response: EndTxnResponse = await self._coordinate(replace(request, new_producer_id=new_id))
+        return response
 
     async def _new_producer_id(self) -> int:
         """Raises CoordinationError."""

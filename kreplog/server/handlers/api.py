@@ -33,7 +33,13 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionRequest
+from kreplog.core.transaction_messages import (
+    INTERNAL_TOPICS,
+    LAST_EPOCH,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    TransactionRequest,
+)
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
@@ -55,7 +61,7 @@ from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Create
 from kreplog.wire import control_messages, delete_records, fetch, generic, groups, offsets, produce, transactions
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
-from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
+from kreplog.wire.versions import ADDS_PARTITIONS_FROM, FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
@@ -177,6 +183,8 @@ class Api:
         """Handle a request. Raises PeerProtocolError for one that no peer may send."""
         key = context.header.api_key
         handler = self._handlers.get(key)
+        if key == ApiKey.ADD_PARTITIONS_TO_TXN and context.header.api_version >= transactions.FROM_LEADERS:
+            handler = self._add_for_leaders
         if handler is not None:
             handler(context, frame)
         elif key not in self._encoders and key not in self._queries and key not in self._commands:
@@ -215,7 +223,9 @@ class Api:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
         if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
-        if key in transactions.ENCODERS:
+        if isinstance(request, EndTxnRequest) and request.bumps_epoch and request.producer_epoch >= LAST_EPOCH:
+            self._start(self._end_with_new_id(context, request))
+        elif key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
             self._host.receive(Received(context, request))
         elif key in groups.ENCODERS:
@@ -365,8 +375,11 @@ class Api:
             refused = None
             if transactional_id is not None:
                 fields = request.acks, request.timeout_ms, request.partitions
-                request = TransactionalProduce(*fields, transactional_id)
-            context.encode = lambda response: produce.encode_response(response, header)
+                adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
+                request = TransactionalProduce(*fields, transactional_id, adds)
+            context.encode = lambda response: produce.encode_response(
+                produce.known_to(response, header.api_version), header
+            )
             oversized = refusals(request, len(frame))
             if oversized is None:
                 self._put(context, request)
@@ -445,6 +458,27 @@ class Api:
 
         self._host.receive(Received(LocalRequest(reply), request))
         return await result
+
+    async def _end_with_new_id(self, context: RequestContext, request: EndTxnRequest) -> None:
+        """The epochs of the producer are used up: it goes on with another id."""
+        response = await self._admin.end_with_new_id(request)
+        context.respond(transactions.encode_end_txn_response(response, context.header))
+
+    def _add_for_leaders(self, context: RequestContext, frame: Frame) -> None:
+        """The coordinator's part of KIP-890, for the transactions of one request."""
+        header = context.header
+        responses: dict[str, AddPartitionsToTxnResponse] = {}
+        requests = transactions.decode_leaders_add_partitions(frame, header)
+        if not requests:
+            context.respond(transactions.encode_leaders_add_partitions_response({}, header))
+
+        def gather(transactional_id: str, response: AddPartitionsToTxnResponse) -> None:
+            responses[transactional_id] = response
+            if len(responses) == len(requests):
+                context.respond(transactions.encode_leaders_add_partitions_response(responses, header))
+
+        for request in requests:
+            self._host.receive(Received(LocalRequest(partial(gather, request.transactional_id)), request))
 
     def _write_markers(self, context: RequestContext, frame: Frame) -> None:
         header = context.header

@@ -65,7 +65,8 @@ class GroupLogs:
     def _produce(self, effect: effects.AppendGroupRecords) -> None:
         records = self._codec.encode_batch(effect.records)
         produced = ProducePartition(effect.partition, records)
-        request = CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, effect.transactional)
+        of = effect.transactional_id, effect.adds_partitions
+        request = CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
         self._append(Received(LocalRequest(partial(self._appended, effect.tag)), request))
 
     def _appended(self, tag: int, response: ProduceResponse) -> None:

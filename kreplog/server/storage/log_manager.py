@@ -132,6 +132,7 @@ class LogManager:
             new_producers=producers.has_room,
             transactional=effect.transactional,
             sequenced=effect.sequenced,
+            verified_by=effect.verified_by,
         )
         if replica.log.producer_count != replica.producers:
             producers.update(replica)

@@ -14,7 +14,7 @@ from typing import Any
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.effects import Deliver, Effect, Steps
 from kreplog.core.events import GroupRecordsAppended
-from kreplog.core.group_messages import LogRecord, OffsetRecord
+from kreplog.core.group_messages import LogRecord, OffsetRecord, TxnOffsetCommitRequest
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.groups.group import Group
@@ -86,10 +86,10 @@ def _commits_answered_at_once() -> list[Patch]:
         group: Group,
         records: tuple[LogRecord, ...],
         then: Committed,
-        transactional: bool = False,
+        transaction: TxnOffsetCommitRequest | None = None,
     ) -> Steps[None]:
         if not isinstance(records[0], OffsetRecord):
-            yield from append(self, shard, group, records, then, transactional)
+            yield from append(self, shard, group, records, then, transaction)
             return
         yield from append(self, shard, group, records, _ignore)
         yield from then(ErrorCode.NONE, next(counts), 0)

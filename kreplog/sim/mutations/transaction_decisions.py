@@ -13,6 +13,7 @@ from kreplog.core.groups.shard import GroupShard
 from kreplog.core.messages import TransactionMarker
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.transaction_messages import TransactionMetadata
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
@@ -122,3 +123,21 @@ def _markers_reported_at_once() -> list[Patch]:
             yield self._markers.popleft()
 
     return [(LeaderRole, "committed_markers", all_of_them)]
+
+
+@MUTATIONS.add("no-verification")
+def _no_verification() -> list[Patch]:
+    """A leader appends a batch that begins a transaction without its coordinator: the transaction may have ended."""
+    return [(ProducePurgatory, "_needed_verification", lambda self: 2**31 - 1)]
+
+
+@MUTATIONS.add("verification-always-right")
+def _verification_always_right() -> list[Patch]:
+    """A coordinator confirms partitions that are not part of the producer's ongoing transaction."""
+    return [(TransactionCoordinator, "_is_part", lambda self, transaction, partition: True)]
+
+
+@MUTATIONS.add("epoch-not-bumped")
+def _epoch_not_bumped() -> list[Patch]:
+    """A producer goes on in the epoch of the transaction that it has ended."""
+    return [(TransactionCoordinator, "_next_epoch", lambda self, transaction, request: {"client_version": 2})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kreplog.core.events import (
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.transaction_messages import (
+    LAST_EPOCH,
     TRANSACTIONS_TOPIC,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -32,7 +34,7 @@ from kreplog.core.transaction_messages import (
     TransactionRecord,
 )
 from kreplog.core.transactions.marker_writer import ABSENCE_MS
-from kreplog.core.transactions.transaction_coordinator import LAST_EPOCH, TransactionCoordinator
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
@@ -376,3 +378,90 @@ def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
         shell.tick(1000)
     shell.commit()
     assert shell.state == TransactionState.COMPLETE_COMMIT.label
+
+
+def end_second(shell: Shell, epoch: int, committed: bool = True, producer_id: int = 100, new_id: int = -1) -> Any:
+    """An EndTxn of version 5."""
+    return shell.request(EndTxnRequest("id", producer_id, epoch, committed, True, new_id))
+
+
+def for_leader(shell: Shell, *partitions: TopicPartition, epoch: int = 0, verify_only: bool = False) -> Any:
+    return shell.request(AddPartitionsToTxnRequest("id", 100, epoch, partitions, True, verify_only))
+
+
+def test_kip_890_the_epoch_is_bumped_at_each_end_and_the_markers_have_it() -> None:
+    shell = ongoing()
+    assert end_second(shell, 0) is None
+    shell.commit()
+    assert shell.replies[shell.count] == EndTxnResponse(ErrorCode.NONE, 100, 1)
+    assert {epoch for _, _, epoch, _, _ in shell.markers()} == {1}
+    assert end_second(shell, 0) == EndTxnResponse(ErrorCode.CONCURRENT_TRANSACTIONS), "markers are being written"
+    shell.automatic = True
+    shell.answer()
+    assert shell.state == "CompleteCommit"
+    assert end_second(shell, 0) == EndTxnResponse(ErrorCode.NONE, 100, 1), "the response was lost"
+    shell.start()
+    assert end_second(shell, 0) == EndTxnResponse(ErrorCode.NONE, 100, 1), "a later coordinator knows as well"
+    assert end_second(shell, 0, committed=False).error is ErrorCode.INVALID_TXN_STATE
+    assert end_second(shell, 1).error is ErrorCode.INVALID_TXN_STATE, "nothing to commit"
+    assert shell.add(A, epoch=0) is ErrorCode.PRODUCER_FENCED
+    nothing = end_second(shell, 1, committed=False)
+    assert nothing == EndTxnResponse(ErrorCode.NONE, 100, 2), "to abort nothing bumps it as well"
+    assert shell.state == "CompleteAbort"
+    assert end_second(shell, 0, committed=False).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_kip_890_a_producer_whose_epochs_are_used_up_goes_on_with_another_id() -> None:
+    shell = ongoing()
+    stored = shell.log[-1].value
+    assert stored is not None
+    shell.log[-1] = TransactionRecord("id", replace(stored, producer_epoch=LAST_EPOCH))
+    shell.automatic = True
+    shell.start()
+    end_second(shell, LAST_EPOCH, new_id=300)
+    assert shell.replies[shell.count] == EndTxnResponse(ErrorCode.NONE, 300, 0)
+    decided = [record.value for record in shell.log if record.value is not None and record.value.state == 2]
+    assert [(value.producer_id, value.producer_epoch) for value in decided] == [(100, LAST_EPOCH + 1)]
+    assert end_second(shell, LAST_EPOCH) == EndTxnResponse(ErrorCode.NONE, 300, 0), "the response was lost"
+    assert shell.add(A, producer_id=300) is ErrorCode.NONE
+
+
+def test_kip_890_a_leader_has_a_partition_verified() -> None:
+    shell = Shell()
+    shell.init()
+    shell.add(A)
+    found = for_leader(shell, A, B, verify_only=True)
+    aborted = ErrorCode.TRANSACTION_ABORTABLE
+    assert found == AddPartitionsToTxnResponse(((A, ErrorCode.NONE), (B, aborted)), shell.epoch)
+    assert dict(for_leader(shell, A, epoch=1, verify_only=True).partitions) == {A: ErrorCode.PRODUCER_FENCED}
+    shell.automatic = False
+    shell.end()
+    shell.commit()
+    concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert dict(for_leader(shell, A, verify_only=True).partitions) == {A: concurrent}
+    shell.automatic = True
+    shell.answer()
+    assert dict(for_leader(shell, A, verify_only=True).partitions) == {A: aborted}, "the transaction has ended"
+
+
+def test_kip_890_leaders_add_partitions_and_those_that_come_together_are_one_record() -> None:
+    shell = Shell()
+    shell.known |= {GONE}
+    shell.init()
+    shell.automatic = False
+    for partition in (A, B, GONE):
+        assert for_leader(shell, partition) is None
+    assert len(shell.appends) == 1
+    shell.known -= {GONE}
+    shell.commit()
+    assert [record.partitions for append in shell.appends for record in [append.records[0].value]] == [(A, B)]
+    shell.commit()
+    found = [dict(shell.replies[shell.count - back].partitions) for back in (2, 1, 0)]
+    assert found == [{A: ErrorCode.NONE}, {B: ErrorCode.NONE}, {GONE: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
+    assert for_leader(shell, A).coordinator_epoch == shell.epoch, "it is part already"
+    assert for_leader(shell, GONE).partitions == ((GONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),)
+    shell.end()
+    assert for_leader(shell, B) is None, "it waits for what is being appended"
+    shell.step(LeadershipChanged(LOG, None, 0))
+    shell.commit(ErrorCode.NOT_COORDINATOR)
+    assert dict(shell.replies[shell.count].partitions) == {B: ErrorCode.NOT_COORDINATOR}
