@@ -63,5 +63,7 @@ cdef class KeyTable:
     cdef void remove_at(self, uint64_t i, bint shared) noexcept nogil
     cdef int grow(self) noexcept nogil
     cdef int forget(self, int32_t partition, int64_t below) noexcept nogil
+    cdef int decode_entries(self, const uint8_t* p, Py_ssize_t left, int64_t wanted) noexcept nogil
+    cdef void clear(self) noexcept nogil
     cdef Entry* newest(self, const uint8_t* key, Py_ssize_t length) noexcept nogil
     cdef int refuse(self) except -1

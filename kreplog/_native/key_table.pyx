@@ -7,20 +7,22 @@ partition. A mutex, and not the lock of the interpreter, keeps readers from a ba
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 import os
 
 from kreplog._native.batch cimport BATCH_OK, RecordCursor, RecordView, as_bytes, next_record
-from kreplog._native.cursor cimport likely, prefetch
+from kreplog._native.cursor cimport likely, load32, load64, prefetch, store32, store64
 from kreplog._native.key_map cimport siphash
 
 from kreplog.errors import ResourceExhaustedError
 
 cdef enum:
     LEAST_SLOTS = 64
+    ENTRY_HEADER = 28
+    WRONG_LENGTHS = 3
     TOGETHER = 32  # records whose slots and entries are fetched from memory at the same time
 
 
@@ -244,6 +246,89 @@ cdef class KeyTable:
             mutex_unlock(&self.mutex)
         if code != BATCH_OK:
             self.refuse()
+
+    # As bytes: offset 8, timestamp 8, partition 4, key length 4, value length 4, key, value; big-endian
+
+    def encode(self, slot, size):
+        """The entries from `slot` on as about `size` bytes, and the slot to go on at, None at the end."""
+        cdef uint64_t i = slot
+        cdef Py_ssize_t wanted = size
+        cdef Py_ssize_t length = 0
+        cdef uint64_t first = i
+        cdef uint8_t* p
+        cdef Entry* entry
+        self.lock()
+        try:
+            while i <= self.mask and length < wanted:
+                entry = self.slots[i].entry
+                if entry != NULL:
+                    length += ENTRY_HEADER + entry.key_length + entry.value_length
+                i += 1
+            data = PyBytes_FromStringAndSize(NULL, length)
+            p = <uint8_t*> PyBytes_AS_STRING(data)
+            for first in range(first, i):
+                entry = self.slots[first].entry
+                if entry != NULL:
+                    store64(p, <uint64_t> entry.offset)
+                    store64(p + 8, <uint64_t> entry.timestamp)
+                    store32(p + 16, <uint32_t> entry.partition)
+                    store32(p + 20, <uint32_t> entry.key_length)
+                    store32(p + 24, <uint32_t> entry.value_length)
+                    memcpy(p + ENTRY_HEADER, key_of(entry), entry.key_length + entry.value_length)
+                    p += ENTRY_HEADER + entry.key_length + entry.value_length
+            return data, i if i <= self.mask else None
+        finally:
+            mutex_unlock(&self.mutex)
+
+    def decode(self, buffer, entries):
+        """Add as many entries as are in `buffer`; False, and the table is empty, where they do not fill it.
+
+        Raises ResourceExhaustedError: the table is empty."""
+        cdef const uint8_t[::1] view = memoryview(buffer).cast("B")
+        cdef Py_ssize_t size = view.shape[0]
+        cdef int64_t wanted = min(entries, size)  # no entry is smaller than a byte
+        cdef const uint8_t* start = &view[0] if size else NULL
+        cdef int code
+        self.lock()
+        with nogil:
+            code = self.decode_entries(start, size, wanted)
+            if code != BATCH_OK:
+                self.clear()
+            mutex_unlock(&self.mutex)
+        if code == NO_MEMORY:
+            self.refuse()
+        return code == BATCH_OK
+
+    cdef int decode_entries(self, const uint8_t* p, Py_ssize_t left, int64_t wanted) noexcept nogil:
+        cdef RecordView record
+        cdef uint64_t hash
+        cdef uint64_t second
+        cdef int64_t count = 0
+        while left >= ENTRY_HEADER:
+            record.offset = <int64_t> load64(p)
+            record.timestamp = <int64_t> load64(p + 8)
+            record.key_length = <int32_t> load32(p + 20)
+            record.value_length = <int32_t> load32(p + 24)
+            if record.key_length < 0 or record.value_length < 0 or (
+                record.key_length + record.value_length > left - ENTRY_HEADER
+            ):
+                return WRONG_LENGTHS
+            record.key = p + ENTRY_HEADER
+            record.value = record.key + record.key_length
+            siphash(self.secret, record.key, record.key_length, &hash, &second)
+            if self.put(&record, hash, <int32_t> load32(p + 16)) != BATCH_OK:
+                return NO_MEMORY
+            p += ENTRY_HEADER + record.key_length + record.value_length
+            left -= ENTRY_HEADER + record.key_length + record.value_length
+            count += 1
+        return BATCH_OK if left == 0 and count == wanted else WRONG_LENGTHS
+
+    cdef void clear(self) noexcept nogil:
+        cdef uint64_t i
+        for i in range(self.mask + 1):
+            free(self.slots[i].entry)
+            self.slots[i].entry = NULL
+        self.entries = self.keys = self.nbytes = 0
 
     # Reading
 

@@ -6,7 +6,7 @@ partition is read again as a whole, since older values of their keys count then.
 """
 
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t
 
 from kreplog._native.aborted cimport AbortedFilter
 from kreplog._native.batch cimport BATCH_OK, RecordCursor, batch_size, is_control, open_batch, raise_corrupt
@@ -29,9 +29,10 @@ cdef class TableReader:
     cdef LogView log
     cdef int32_t partition
     cdef int64_t limit
-    cdef int64_t log_start
+    cdef readonly int64_t log_start
     cdef readonly int64_t next_offset  # what lies below has been applied
-    cdef readonly int64_t generation  # of the log when that was so
+    cdef readonly int64_t base_offset  # of the last batch that was, -1 for none
+    cdef readonly uint32_t crc  # of that batch
     cdef readonly int64_t reloads  # after truncations
     cdef BatchReader reader
 
@@ -43,6 +44,30 @@ cdef class TableReader:
         self.limit = INT64_MAX if limit is None else integer(limit, "limit")
         log.refresh()
         self.log_start = self.next_offset = log.position.log_start_offset
+        self.base_offset = -1
+
+    def resume(self, log_start, next_offset, base_offset, crc):
+        """Go on where another reader was, whose entries the table has. False, and nothing is changed, where the log no
+        longer has the batch at `base_offset` with this CRC: it was truncated since, or compacted.
+
+        Raises PartitionDeletedError, LogClosedError, StorageError."""
+        cdef BatchReader reader
+        cdef int64_t base = integer(base_offset, "base_offset")
+        cdef int64_t place = integer(next_offset, "next_offset")
+        self.log.refresh()
+        if not self.log.position.log_start_offset <= base < place <= self.log.position.high_watermark:
+            return False
+        reader = reader_of(self.log, base, place)
+        try:
+            if not reader.next():
+                return False
+            reader.check()
+        except (CorruptBatchError, OffsetOutOfRangeError):
+            return False
+        if reader.header.base_offset != base or reader.header.crc != crc:
+            return False
+        self.log_start, self.next_offset, self.base_offset, self.crc = log_start, place, base, crc
+        return True
 
     def advance(self):
         """Apply what is committed now.
@@ -56,6 +81,7 @@ cdef class TableReader:
             except LogTruncatedError:
                 self.table.drop(self.partition)
                 self.reader = None
+                self.base_offset = -1
                 self.log.refresh()
                 self.next_offset = self.log_start = self.log.position.log_start_offset
                 self.reloads += 1
@@ -95,7 +121,6 @@ cdef class TableReader:
         stop = min(self.log.last_stable(), self.limit)
         if stop <= self.next_offset:
             self.log.require_directory()
-            self.generation = generation
             return 0
         aborted = filter_of(self.log, self.next_offset, stop)
         reader.extend(stop)
@@ -116,9 +141,9 @@ cdef class TableReader:
                         code, self.log.name, reader.header.base_offset, reader.segment.path, reader.position
                     )
                 del plain
+            self.base_offset, self.crc = reader.header.base_offset, reader.header.crc
             self.next_offset = min(reader.expected, stop)
         self.next_offset = min(reader.expected, reader.stop)
-        self.generation = reader.watched
         return 0
 
     cdef int apply_batch(self, RecordCursor* cursor, int64_t stop) except? -1000:

@@ -397,20 +397,25 @@ class Topic:
         self._cursors.add(cursor)
         return cursor
 
-    def table(self, *, at: At = None, on_error: OnError = "raise") -> Table:
+    def table(
+        self, *, at: At = None, snapshot: str | os.PathLike[str] | None = None, on_error: OnError = "raise"
+    ) -> Table:
         """Load the newest value of each key into memory, as a mapping that follows the log; also beside a writer in
         another process, compaction, and truncation.
 
         at: the state as of a moment, which stays: offsets by partition, exclusive, of which those that are left out
         count as 0; or a datetime, or ms since 1970: up to the first record of each partition that is later. Of what was
         compacted since, older values are gone.
+        snapshot: a file that `Table.save` writes; where there is one, only what comes after it is read. A partition
+        that has been truncated or compacted at that place since is read anew, and all where the file is damaged or of
+        another topic.
         on_error: as of `read`, for what iterates over the table; [] and `get` raise.
         Raises UsageError, OffsetOutOfRangeError (`at` is outside the log), CorruptBatchError, LogClosedError,
         ResourceExhaustedError (memory), StorageError.
         """
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
-        return Table(self, self._key_codec, self._value_codec, at, on_error)
+        return Table(self, self._key_codec, self._value_codec, at, snapshot, on_error)
 
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a

@@ -5,6 +5,7 @@ The records lie in memory as the log has them (`_native/key_table`); keys and va
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -18,10 +19,17 @@ from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
 from kreplog._native.waiting import checked_offset, checked_timeout
 from kreplog.codecs import ObjectCodec
-from kreplog.errors import ArgumentTypeError, LogClosedError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import (
+    ArgumentTypeError,
+    CorruptCheckpointError,
+    LogClosedError,
+    OffsetOutOfRangeError,
+    UsageError,
+)
 from kreplog.log import Log
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.merge import TopicRecord
+from kreplog.topic.table_snapshot import Applied, read_snapshot, write_snapshot
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 At: TypeAlias = Mapping[int, int] | datetime | int | None
 """The state to show: offsets by partition, exclusive; a time, as datetime or in ms since 1970; None for that of now."""
 
+_logger = logging.getLogger("kreplog")
 _MISSING = object()
 _tables: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()  # a mapping has no hash
 
@@ -58,6 +67,7 @@ class Table(Mapping[Any, Any]):
         key_codec: ObjectCodec | None,
         value_codec: ObjectCodec | None,
         at: At,
+        snapshot: str | os.PathLike[str] | None,
         on_error: OnError,
     ) -> None:
         check_on_error(on_error)
@@ -69,6 +79,11 @@ class Table(Mapping[Any, Any]):
         self._readers: dict[int, TableReader] = {}
         self._limits = None if at is None else _limits(topic, at)
         self._closed = False
+        self._snapshot = None if snapshot is None else _path(snapshot)
+        if self._snapshot is not None:
+            if at is not None:
+                raise UsageError("a snapshot is of a table that follows: leave out `at`, or `snapshot`")
+            self._load(self._snapshot)
         self._follow_to_now()
         _tables[id(self)] = self
 
@@ -221,6 +236,45 @@ class Table(Mapping[Any, Any]):
                 reader = self._readers[number] = TableReader(self._native, log, number, limit)
             return reader
 
+    # The snapshot
+
+    def save(self) -> None:
+        """Replace the snapshot with the table as it is, durably. Reading goes on; `refresh` and `wait_for` wait.
+
+        Raises UsageError (opened without `snapshot`, or the topic has no id), StorageError (disk full; another process
+        writes the same file): the snapshot before is there."""
+        self._check_open()
+        if self._snapshot is None:
+            raise UsageError(f"the table of {self._topic.path} has no snapshot: open it with snapshot=PATH")
+        with self._mutex:
+            applied = {
+                number: Applied(reader.log_start, reader.next_offset, reader.base_offset, reader.crc)
+                for number, reader in self._readers.items()
+            }
+            write_snapshot(self._snapshot, self._topic_id(), applied, self._native)
+
+    def _load(self, path: str) -> None:
+        """Load the snapshot; without what is in doubt, which is read anew."""
+        try:
+            applied = read_snapshot(path, self._topic_id(), self._native)
+        except CorruptCheckpointError as error:
+            _logger.warning("%s", error)
+            return
+        numbers = set(self._topic._folder.numbers)
+        for number, place in applied.items():
+            if number in numbers and self._reader(number, self._topic._folder.log(number)).resume(*place):
+                continue
+            if place.base_offset >= 0:
+                _logger.info("%s-%d: not as in %s: it is read anew", self._topic.path, number, path)
+            self._native.drop(number)
+
+    def _topic_id(self) -> str:
+        self._topic._folder.refresh()
+        topic_id = self._topic._folder.topic_id
+        if topic_id is None:
+            raise UsageError(f"{self._topic.path} has no topic id, by which a snapshot is known to be of this topic")
+        return topic_id
+
     # The end
 
     def close(self) -> None:
@@ -245,6 +299,15 @@ class _Values(ValuesView[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in self._mapping._pairs(b"", False))
+
+
+def _path(snapshot: str | os.PathLike[str]) -> str:
+    try:
+        return os.path.abspath(os.fsdecode(snapshot))
+    except TypeError:
+        raise ArgumentTypeError(f"snapshot is a str or os.PathLike, not {type(snapshot).__name__}") from None
+    except ValueError as error:
+        raise UsageError(f"snapshot {snapshot!r} cannot be used: {error}") from None
 
 
 def _limits(topic: Topic, at: Mapping[int, int] | datetime | int) -> dict[int, int]:
