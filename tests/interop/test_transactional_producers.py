@@ -1,0 +1,61 @@
+"""Kafka's own producers commit transactions over kreplog's brokers, by the second version of the protocol (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kreplog.client import Consumer
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.types import TopicPartition
+from kreplog.wire import transaction_records
+from tests.integration.clusters import FAST, admin_of, running
+from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, Unavailable
+
+pytestmark = pytest.mark.interop
+
+RECORDS = 2000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    settings = (*FAST, '"offsets.topic.num.partitions" = 1', '"transaction.state.log.num.partitions" = 1')
+    with running(tmp_path_factory.mktemp("cluster"), settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
+    try:
+        return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def test_kip_890_a_java_producer_gets_another_epoch_with_each_transaction(newest: Kafka, cluster: LocalCluster) -> None:
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({"java": {"num_partitions": 3, "replication_factor": 3}}, wait_for_metadata=True)
+    newest.run(
+        PRODUCER_PERF,
+        *("--topic", "java", "--num-records", str(RECORDS), "--record-size", "10", "--throughput", "1000"),
+        *("--producer-props", f"bootstrap.servers={cluster.bootstrap()}"),
+        *("--transactional-id", "perf", "--transaction-duration-ms", "100"),
+    )
+    count = 0
+    with Consumer(cluster.bootstrap(), isolation_level="read_committed") as consumer:
+        for number in range(3):
+            at = TopicPartition("java", number)
+            end = consumer.end_offsets([at])[at]
+            count += sum(piece.to_arrow().num_rows for piece in consumer.read_arrow({at: (0, end)}))
+    assert count == RECORDS
+    cluster.stop()
+    (segment,) = (cluster.home(0) / "data" / "__transaction_state-0").glob("*.log")
+    found = [record.value for _, record in transaction_records.decode_batches(segment.read_bytes(), 0)]
+    values = [value for value in found if value is not None]
+    assert {value.client_version for value in values if value.partitions} == {2}
+    epochs = [value.producer_epoch for value in values]
+    assert epochs == sorted(epochs) and epochs[-1] >= 5, "one for each transaction"
+    assert len({value.producer_id for value in values}) == 1
+    dumped = newest.run("org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", str(segment))
+    assert f"producerEpoch={epochs[-1]}" in dumped or f'"producerEpoch":{epochs[-1]}' in dumped, dumped[-2000:]
