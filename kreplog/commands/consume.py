@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
 
@@ -26,6 +27,14 @@ from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
 
 POLL_MS = 200
+
+
+class IsolationLevel(StrEnum):
+    """Kafka's names."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
 
 consume_app = App()
 
@@ -54,6 +63,13 @@ def consume(
             "printed; --from-beginning applies where the group has committed nothing.",
         ),
     ] = None,
+    isolation_level: Annotated[
+        IsolationLevel,
+        typer.Option(
+            "--isolation-level",
+            help="read_committed leaves out what transactions have aborted, and waits for those that are open.",
+        ),
+    ] = IsolationLevel.READ_UNCOMMITTED,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Exit after this many records.")
     ] = None,
@@ -91,7 +107,7 @@ def consume(
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
     count = 0
     with kafka_errors(), Interruption() as interruption:
-        consumer = _consumer(servers, group, from_beginning)
+        consumer = _consumer(servers, group, from_beginning, isolation_level)
         try:
             if group is None:
                 assigned = [KafkaPartition(topic, number) for number in numbers]
@@ -112,7 +128,7 @@ def consume(
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
 
 
-def _consumer(servers: list[str], group: str | None, from_beginning: bool) -> Any:
+def _consumer(servers: list[str], group: str | None, from_beginning: bool, isolation_level: IsolationLevel) -> Any:
     """A consumer that commits only when it is called to; without a group its partitions are assigned by hand."""
     reset = "earliest" if from_beginning else "latest"
     return KafkaConsumer(
@@ -123,6 +139,7 @@ def _consumer(servers: list[str], group: str | None, from_beginning: bool) -> An
         auto_offset_reset="none" if group is None else reset,
         allow_auto_create_topics=False,
         metrics_enabled=False,
+        isolation_level=isolation_level.value,
     )
 
 

@@ -14,7 +14,7 @@ from kreplog.core.messages import (
     FetchResponse,
     Request,
 )
-from kreplog.core.transaction_messages import TransactionRequest
+from kreplog.core.transaction_messages import TransactionQuery, TransactionRequest
 from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import BrokerRegistration, TopicPartition, WatchEvent
 
@@ -24,7 +24,7 @@ class Received:
     """A request has arrived; the response goes to `reply_to`, which only the shell interprets."""
 
     reply_to: Hashable
-    request: Request | GroupRequest | TransactionRequest
+    request: Request | GroupRequest | TransactionRequest | TransactionQuery
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,69 @@ class EndTxnResponse:
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsRequest:
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """state: Kafka's name of it. start_ms: wall-clock time, -1 where no transaction is open."""
+
+    error: ErrorCode
+    transactional_id: str
+    state: str = ""
+    timeout_ms: int = 0
+    start_ms: int = -1
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsResponse:
+    transactions: tuple[DescribedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsRequest:
+    """All transactional ids of a coordinator: in one of the states and of one of the producer ids where any are given,
+    and with a transaction that has been open for more than longer_than_ms, where that is not negative."""
+
+    states: tuple[str, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    longer_than_ms: int = -1
+
+
+class ListedTransaction(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsResponse:
+    """unknown_states: those of the request that are no states."""
+
+    error: ErrorCode
+    unknown_states: tuple[str, ...] = ()
+    transactions: tuple[ListedTransaction, ...] = ()
+
+
+TransactionQuery = DescribeTransactionsRequest | ListTransactionsRequest
+"""A request to a coordinator that changes nothing."""
+
 TransactionRequest = InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 """A request to the coordinator of a transactional id."""
 
-TransactionResponse = InitProducerIdResponse | AddPartitionsToTxnResponse | AddOffsetsToTxnResponse | EndTxnResponse
+TransactionResponse = (
+    InitProducerIdResponse
+    | AddPartitionsToTxnResponse
+    | AddOffsetsToTxnResponse
+    | EndTxnResponse
+    | DescribeTransactionsResponse
+    | ListTransactionsResponse
+)
 
 
 @dataclass(frozen=True, slots=True)

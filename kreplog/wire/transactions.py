@@ -19,8 +19,12 @@ from kreplog.core.transaction_messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.types import TopicPartition
@@ -39,6 +43,9 @@ _FENCED_FROM = {
 }
 """By API key: the first version with the error PRODUCER_FENCED (KIP-588)."""
 
+
+_DURATION_FROM = 1
+"""The first version of ListTransactions with a filter by duration."""
 
 _BUMPS_EPOCH_FROM = 5
 """Version of EndTxn whose producers go on in the epoch that is in the response."""
@@ -111,6 +118,57 @@ def encode_end_txn_response(response: EndTxnResponse, header: RequestHeader) -> 
     error = error_code(response.error, header.api_key, header.api_version)
     producer = {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
     return generic.encode_response(header, error_code=error, **producer)
+
+
+# Requests of administrators
+
+
+def decode_describe(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DescribeTransactionsRequest:
+    message = generic.decode_request(frame, header, budget)
+    return DescribeTransactionsRequest(tuple(dict.fromkeys(message.transactional_ids)))
+
+
+def encode_describe_response(response: DescribeTransactionsResponse, header: RequestHeader) -> list[Buffer]:
+    states = [
+        {
+            "error_code": int(described.error),
+            "transactional_id": described.transactional_id,
+            "transaction_state": described.state,
+            "transaction_timeout_ms": described.timeout_ms,
+            "transaction_start_time_ms": described.start_ms,
+            "producer_id": described.producer_id,
+            "producer_epoch": described.producer_epoch,
+            "topics": [
+                {"topic": topic, "partitions": [number for number, _ in numbers]}
+                for topic, numbers in _by_topic((name, None) for name in described.partitions)
+            ],
+        }
+        for described in response.transactions
+    ]
+    return generic.encode_response(header, transaction_states=states)
+
+
+def decode_list(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListTransactionsRequest:
+    message = generic.decode_request(frame, header, budget)
+    longer_than_ms = message.duration_filter if header.api_version >= _DURATION_FROM else -1
+    return ListTransactionsRequest(tuple(message.state_filters), tuple(message.producer_id_filters), longer_than_ms)
+
+
+def encode_list_response(response: ListTransactionsResponse, header: RequestHeader) -> list[Buffer]:
+    states = [
+        {
+            "transactional_id": listed.transactional_id,
+            "producer_id": listed.producer_id,
+            "transaction_state": listed.state,
+        }
+        for listed in response.transactions
+    ]
+    return generic.encode_response(
+        header,
+        error_code=int(response.error),
+        unknown_state_filters=list(response.unknown_states),
+        transaction_states=states,
+    )
 
 
 # Requests of leaders (KIP-890)
@@ -259,6 +317,8 @@ DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: decode_add_partitions,
     ApiKey.ADD_OFFSETS_TO_TXN: decode_add_offsets,
     ApiKey.END_TXN: decode_end_txn,
+    ApiKey.DESCRIBE_TRANSACTIONS: decode_describe,
+    ApiKey.LIST_TRANSACTIONS: decode_list,
 }
 """By API key: makes the request of `core` from a frame."""
 
@@ -266,5 +326,7 @@ ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: encode_add_partitions_response,
     ApiKey.ADD_OFFSETS_TO_TXN: encode_add_offsets_response,
     ApiKey.END_TXN: encode_end_txn_response,
+    ApiKey.DESCRIBE_TRANSACTIONS: encode_describe_response,
+    ApiKey.LIST_TRANSACTIONS: encode_list_response,
 }
 """By API key: makes the frame of a response of `core`."""

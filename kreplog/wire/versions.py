@@ -55,6 +55,8 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -97,6 +99,8 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
+        ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+        ApiKey.LIST_TRANSACTIONS: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )
@@ -172,6 +176,8 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
         ApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
         ApiKey.DESCRIBE_CLUSTER: 0,
+        ApiKey.DESCRIBE_TRANSACTIONS: 0,
+        ApiKey.LIST_TRANSACTIONS: 0,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
     }
 )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+confluent_kafka: Any = pytest.importorskip("confluent_kafka")
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands import produce
@@ -85,6 +86,22 @@ def test_start_offsets_of_consume(on_trio: Kreplog) -> None:
     assert on_trio("consume", "where", "-t", "2100-01-01", "--timeout", 0).out == b""
     assert on_trio("consume", "where", "--timeout", 0).out == b""
     assert on_trio("consume", "where", "-o", 4, "--timeout", 0).out == b""
+
+
+def test_consume_leaves_out_what_transactions_have_aborted(on_trio: Kreplog, trio: LocalCluster) -> None:
+    on_trio("topic", "create", "decided")
+    producer = confluent_kafka.Producer({"bootstrap.servers": trio.bootstrap(), "transactional.id": "decided"})
+    producer.init_transactions(WITHIN_S)
+    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce("decided", value)
+        producer.flush(WITHIN_S)
+        end(WITHIN_S)
+    everything = on_trio("consume", "decided", "--from-beginning", "-n", 2)
+    assert everything.out == b"aborted\ncommitted\n"
+    committed = on_trio("consume", "decided", "--from-beginning", "-n", 1, "--isolation-level", "read_committed")
+    assert committed.out == b"committed\n"
+    assert on_trio("consume", "decided", "--isolation-level", "odd").code == 2
 
 
 def test_what_is_refused(on_trio: Kreplog) -> None:

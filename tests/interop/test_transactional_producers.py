@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 
 from kreplog.client import Consumer
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire import transaction_records
-from tests.integration.clusters import FAST, admin_of, running
+from tests.integration.clusters import FAST, admin_of, eventually, running
 from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, Unavailable
 
 pytestmark = pytest.mark.interop
 
 RECORDS = 2000
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,24 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
         return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
     except Unavailable as error:
         pytest.skip(str(error))
+
+
+def test_kip_664_kafkas_tool_lists_and_describes_transactions(kafka: Kafka, cluster: LocalCluster) -> None:
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({"listed": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap(), "transactional.id": "listed"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("listed", b"x")
+    producer.flush(TIMEOUT_S)
+    tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap())
+    assert re.search(r"^listed\s+\d+\s+\d+\s+Ongoing", kafka.run(*tool, "list"), re.MULTILINE)
+    described = kafka.run(*tool, "describe", "--transactional-id", "listed")
+    assert re.search(r"\sOngoing\s.*listed-0", described), described
+    producer.commit_transaction(TIMEOUT_S)
+    eventually(
+        lambda: "CompleteCommit" in kafka.run(*tool, "describe", "--transactional-id", "listed"), "it is not complete"
+    )
 
 
 def test_kip_890_a_java_producer_gets_another_epoch_with_each_transaction(newest: Kafka, cluster: LocalCluster) -> None:
@@ -51,8 +72,8 @@ def test_kip_890_a_java_producer_gets_another_epoch_with_each_transaction(newest
     assert count == RECORDS
     cluster.stop()
     (segment,) = (cluster.home(0) / "data" / "__transaction_state-0").glob("*.log")
-    found = [record.value for _, record in transaction_records.decode_batches(segment.read_bytes(), 0)]
-    values = [value for value in found if value is not None]
+    records = [record for _, record in transaction_records.decode_batches(segment.read_bytes(), 0)]
+    values = [record.value for record in records if record.transactional_id == "perf" and record.value is not None]
     assert {value.client_version for value in values if value.partitions} == {2}
     epochs = [value.producer_epoch for value in values]
     assert epochs == sorted(epochs) and epochs[-1] >= 5, "one for each transaction"

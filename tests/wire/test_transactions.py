@@ -20,8 +20,14 @@ from kreplog.core.transaction_messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TransactionMetadata,
     TransactionRecord,
 )
@@ -102,6 +108,33 @@ def test_markers_between_brokers(committed: bool) -> None:
     assert transactions.decode_write_markers_response(frame, request_header) == tuple(
         zip((A0, A2, B1), errors, strict=True)
     )
+
+
+def test_describe_transactions() -> None:
+    key = ApiKey.DESCRIBE_TRANSACTIONS
+    assert decoded(key, 0, transactional_ids=["id", "u", "id"]) == DescribeTransactionsRequest(("id", "u"))
+    described = DescribedTransaction(ErrorCode.NONE, "id", "Ongoing", 60_000, 2**40, 7, 3, (A0, A2, B1))
+    unknown = DescribedTransaction(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "u")
+    first, second = encoded(key, 0, DescribeTransactionsResponse((described, unknown))).transaction_states
+    assert (first.transaction_state, first.transaction_timeout_ms, first.transaction_start_time_ms) == (
+        ("Ongoing", 60_000, 2**40)
+    )
+    assert (first.error_code, first.transactional_id, first.producer_id, first.producer_epoch) == (0, "id", 7, 3)
+    assert [(topic.topic, list(topic.partitions)) for topic in first.topics] == [("a", [0, 2]), ("b", [1])]
+    assert (second.error_code, second.transactional_id, second.transaction_start_time_ms) == (105, "u", -1)
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_list_transactions(version: int) -> None:
+    key = ApiKey.LIST_TRANSACTIONS
+    duration = {"duration_filter": 5} if version else {}
+    request = decoded(key, version, state_filters=["Ongoing"], producer_id_filters=[7, 8], **duration)
+    assert request == ListTransactionsRequest(("Ongoing",), (7, 8), 5 if version else -1)
+    listed = (ListedTransaction("id", 7, "Ongoing"),)
+    message = encoded(key, version, ListTransactionsResponse(ErrorCode.NONE, ("odd",), listed))
+    (found,) = message.transaction_states
+    assert (found.transactional_id, found.producer_id, found.transaction_state) == listed[0]
+    assert list(message.unknown_state_filters) == ["odd"] and message.error_code == 0
 
 
 def test_kip_890_requests_of_leaders() -> None:

@@ -45,7 +45,7 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionQuery, TransactionRequest
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 
 _NO_EFFECTS: tuple[Effect, ...] = ()
@@ -80,7 +80,7 @@ class BrokerCores:
         self.transactions = transactions
         self._core_of: dict[type, Core] = {
             **dict.fromkeys(_GROUP_REQUESTS, groups),
-            **dict.fromkeys(get_args(TransactionRequest), transactions),
+            **dict.fromkeys((*get_args(TransactionRequest), *get_args(TransactionQuery)), transactions),
         }
         self.channels = ControlChannels()
         self._brokers = replicas.metadata.brokers

@@ -79,7 +79,7 @@ from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, Parti
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.replication.replica_fetcher import ReplicaFetcher
 from kreplog.core.replication.role import Role
-from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionRequest
+from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionQuery, TransactionRequest
 from kreplog.errors import (
     ErrorCode,
     InvariantError,
@@ -217,7 +217,7 @@ class ReplicaManager:
     # Requests
 
     def _received(
-        self, reply_to: Hashable, request: Request | GroupRequest | TransactionRequest, now_ms: int
+        self, reply_to: Hashable, request: Request | GroupRequest | TransactionRequest | TransactionQuery, now_ms: int
     ) -> Steps[None]:
         if isinstance(request, ControlRequest):
             yield from self._control(reply_to, request, now_ms)

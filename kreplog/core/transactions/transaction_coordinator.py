@@ -36,10 +36,13 @@ from kreplog.core.transaction_messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListTransactionsRequest,
     TransactionMetadata,
     TransactionRecord,
     TransactionRequest,
@@ -47,6 +50,7 @@ from kreplog.core.transaction_messages import (
     partition_of_transaction,
 )
 from kreplog.core.transactions.marker_writer import MarkerWriter
+from kreplog.core.transactions.transaction_listing import describe, list_transactions
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import DECIDED, ENDED, IDLE, TransactionState
 from kreplog.errors import ErrorCode, InvariantError
@@ -89,6 +93,12 @@ class TransactionCoordinator:
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         match event:
+            case Received(reply_to, DescribeTransactionsRequest(transactional_ids)):
+                described = tuple(describe(name, self._shard_of(name)) for name in transactional_ids)
+                yield Reply(reply_to, DescribeTransactionsResponse(described))
+            case Received(reply_to, ListTransactionsRequest() as query):
+                wall_ms: int = yield WallClock()
+                yield Reply(reply_to, list_transactions(self.shards.values(), query, wall_ms))
             case Received(reply_to, request):
                 yield from self._received(reply_to, request, now_ms)  # type: ignore[arg-type]
             case GroupRecordsAppended(tag, error):

@@ -27,10 +27,13 @@ from kreplog.core.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListTransactionsRequest,
     TransactionRecord,
 )
 from kreplog.core.transactions.marker_writer import ABSENCE_MS
@@ -465,3 +468,42 @@ def test_kip_890_leaders_add_partitions_and_those_that_come_together_are_one_rec
     shell.step(LeadershipChanged(LOG, None, 0))
     shell.commit(ErrorCode.NOT_COORDINATOR)
     assert dict(shell.replies[shell.count].partitions) == {B: ErrorCode.NOT_COORDINATOR}
+
+
+def test_kip_664_transactions_are_described() -> None:
+    shell = Shell()
+    shell.init()
+    shell.add(A, B)
+    (found, unknown) = shell.request(DescribeTransactionsRequest(("id", "none"))).transactions
+    assert found == DescribedTransaction(ErrorCode.NONE, "id", "Ongoing", TIMEOUT_MS, 1_000_000, 100, 0, (A, B))
+    assert unknown == DescribedTransaction(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "none")
+    shell.step(LeadershipChanged(LOG, None, 0))
+    (found,) = shell.request(DescribeTransactionsRequest(("id",))).transactions
+    assert found.error is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (ListTransactionsRequest(), ["id", "other"]),
+        (ListTransactionsRequest(("Ongoing", "odd")), ["id"]),
+        (ListTransactionsRequest(producer_ids=(200,)), ["other"]),
+        (ListTransactionsRequest(longer_than_ms=9), ["id"]),
+        (ListTransactionsRequest(longer_than_ms=10), []),
+    ],
+)
+def test_kip_664_transactions_are_listed(query: ListTransactionsRequest, found: list[str]) -> None:
+    shell = Shell()
+    shell.init()
+    shell.add(A)
+    shell.request(InitProducerIdRequest("other", TIMEOUT_MS, 200))
+    shell.now_ms += 10
+    response = shell.request(query)
+    assert [listed.transactional_id for listed in response.transactions] == found
+    assert response.unknown_states == (("odd",) if query.states else ())
+
+
+def test_nothing_is_listed_while_a_shard_is_loaded() -> None:
+    shell = Shell()
+    shell.core.shards[0].active = False
+    assert shell.request(ListTransactionsRequest()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

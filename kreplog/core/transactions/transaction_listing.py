@@ -1,0 +1,65 @@
+"""What a coordinator tells of its transactional ids: DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kreplog.core.transaction_messages import (
+    DescribedTransaction,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
+from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.errors import ErrorCode
+
+_LABELS = frozenset(state.label for state in TransactionState)
+
+
+def describe(transactional_id: str, shard: TransactionShard | ErrorCode) -> DescribedTransaction:
+    """shard: that of the id, or why this broker cannot answer for it."""
+    if isinstance(shard, ErrorCode):
+        return DescribedTransaction(shard, transactional_id)
+    transaction = shard.transactions.get(transactional_id)
+    if transaction is None or transaction.stored.producer_epoch < 0:  # its first record is being appended
+        return DescribedTransaction(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
+    stored = transaction.stored
+    return DescribedTransaction(
+        ErrorCode.NONE,
+        transactional_id,
+        transaction.state.label,
+        stored.timeout_ms,
+        stored.start_ms,
+        stored.producer_id,
+        stored.producer_epoch,
+        stored.partitions,
+    )
+
+
+def list_transactions(
+    shards: Iterable[TransactionShard], request: ListTransactionsRequest, wall_ms: int
+) -> ListTransactionsResponse:
+    """Those of all shards that pass the request's filters; an error while one of them is being loaded."""
+    unknown = tuple(state for state in request.states if state not in _LABELS)
+    listed = []
+    for shard in shards:
+        if not shard.active:
+            return ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown)
+        listed += [
+            ListedTransaction(name, transaction.stored.producer_id, transaction.state.label)
+            for name, transaction in shard.transactions.items()
+            if _passes(transaction, request, wall_ms)
+        ]
+    return ListTransactionsResponse(ErrorCode.NONE, unknown, tuple(listed))
+
+
+def _passes(transaction: TransactionalId, request: ListTransactionsRequest, wall_ms: int) -> bool:
+    stored = transaction.stored
+    if stored.producer_epoch < 0:
+        return False
+    if request.states and transaction.state.label not in request.states:
+        return False
+    if request.producer_ids and stored.producer_id not in request.producer_ids:
+        return False
+    return request.longer_than_ms < 0 or 0 <= stored.start_ms < wall_ms - request.longer_than_ms
