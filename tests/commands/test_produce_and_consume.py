@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
-confluent_kafka: Any = pytest.importorskip("confluent_kafka")
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands import produce
@@ -24,6 +23,8 @@ from kreplog.commands.interruption import Interruption
 from kreplog.commands.produce import Sending
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually
+
+confluent_kafka: Any = pytest.importorskip("confluent_kafka")
 
 ODD = [b"", b"plain", b"\xff\x00\xfe", b"a\tb", "\N{SNOWMAN}".encode(), b"x" * 100_000, b"cr\r"]
 

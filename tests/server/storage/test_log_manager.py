@@ -47,10 +47,10 @@ def test_a_read_of_committed_transactions_ends_at_the_last_stable_offset(life: L
 
     async def work() -> None:
         logs.execute(effects.AssignLeaderEpoch(TP, 0))
-        append = effects.AppendAsLeader(TP, sent(8, 0, b"first"), 0, transactional=True)
+        append = effects.AppendAsLeader(TP, sent(8, 0, b"first"), 0, transactional=True, verified_by=0)
         assert logs.execute(append)[1].first_unstable == 0
         logs.hosted.of(TP).log.append_transaction_marker(8, 0, committed=False, coordinator_epoch=0)
-        info, state = logs.execute(effects.AppendAsLeader(TP, sent(7, 0, b"a"), 0, transactional=True))
+        info, state = logs.execute(effects.AppendAsLeader(TP, sent(7, 0, b"a"), 0, transactional=True, verified_by=0))
         assert (info.first_offset, state.first_unstable) == (2, 0)
         assert logs.execute(effects.AdvanceHighWatermark(TP, 3)) == 2
         records, aborted = logs.execute(effects.ReadStable(TP, 0, 2, 1 << 20))
