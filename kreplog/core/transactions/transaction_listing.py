@@ -1,4 +1,4 @@
-"""Answers of a coordinator about its transactional ids: DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+"""Answers about transactional ids: DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
 
 from __future__ import annotations
 
