@@ -114,5 +114,6 @@ _mount("cluster", "Create, start, stop and extend a cluster of brokers on this h
 _mount("topic", "Create, list, describe, alter and delete topics.")
 _mount("partition", "Reassign partitions to brokers, and elect preferred leaders.")
 _mount("group", "List, describe and delete consumer groups, and reset their offsets.")
+_mount("transaction", "List, describe and abort transactions.")
 _mount("produce", "Produce a record for each line of a file or stdin.")
 _mount("consume", "Print the records of a topic.")

@@ -73,6 +73,19 @@ class GroupRequestError(KreplogError):
         self.code = code
 
 
+class TransactionRequestError(KreplogError):
+    """The coordinator of a transactional id refused a request, or could not be found or reached in time.
+
+    transactional_id: "" for all of a broker. code: the error, which Kafka's protocol guide explains."""
+
+    kafka_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def __init__(self, message: str, *, transactional_id: str, code: ErrorCode) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.code = code
+
+
 class OffsetCommitError(GroupRequestError):
     """A group coordinator did not take committed offsets."""
 

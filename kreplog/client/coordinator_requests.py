@@ -1,14 +1,14 @@
-"""Requests to the coordinator of a group, sent again to the next one while the group moves or is loaded."""
+"""Requests to the coordinator of a group or a transactional id, sent again while that moves or is loaded."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kreplog.client.broker_client import Address
-from kreplog.client.bulk_errors import GroupRequestError
+from kreplog.client.bulk_errors import GroupRequestError, TransactionRequestError
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.wire import generic
@@ -21,11 +21,16 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 """Errors of a coordinator that pass."""
 
-_GROUP = 0
+GROUP = 0
+TRANSACTION = 1
+"""Coordinator types of FindCoordinator."""
+
+T = TypeVar("T")
 
 Refusal = tuple[ErrorCode, str]
 """An error of a response, and what was refused; for the message."""
@@ -39,40 +44,45 @@ class _Answered:
 
 def call_coordinator(
     cluster: ClusterConnections,
-    group: str,
+    name: str,
     api: ApiKey,
     deadline: float,
     refusal: Callable[[Any], Refusal | None],
     /,
     failure: type[GroupRequestError] = GroupRequestError,
+    kind: int = GROUP,
     **fields: Any,
 ) -> tuple[Any, Address]:
-    """The response of the group's coordinator, and the address of that.
+    """The response of the coordinator of the group, or of the transactional id, `name`, and the address of that.
 
     refusal: the error in a response, None for none. Errors that pass are retried until `deadline` (time.monotonic).
     Raises `failure`, BrokersUnreachableError, UnsupportedBrokerError where brokers have no groups."""
     cluster.refresh((), deadline)
     cluster.version_of_any(api, deadline)
     while True:
-        found = _try(cluster, group, api, deadline, refusal, fields)
+        found = _try(cluster, (kind, name), api, deadline, refusal, fields)
         if isinstance(found, _Answered):
             return found.response, found.address
         code, text = found
         if code not in RETRIABLE or time.monotonic() + RETRY_BACKOFF_S >= deadline:
-            raise failure(f"group {group}: {text}: {code.name}", group=group, code=code)
+            if kind == TRANSACTION:
+                message = f"transactional id {name}: {text}: {code.name}"
+                raise TransactionRequestError(message, transactional_id=name, code=code)
+            raise failure(f"group {name}: {text}: {code.name}", group=name, code=code)
         time.sleep(RETRY_BACKOFF_S)  # the coordinator may be moving, which clients are not notified of
 
 
 def _try(
     cluster: ClusterConnections,
-    group: str,
+    key: tuple[int, str],
     api: ApiKey,
     deadline: float,
     refusal: Callable[[Any], Refusal | None],
     fields: dict[str, Any],
 ) -> _Answered | Refusal:
     try:
-        found = cluster.call_any(ApiKey.FIND_COORDINATOR, deadline, key=group, key_type=_GROUP)
+        kind, name = key
+        found = cluster.call_any(ApiKey.FIND_COORDINATOR, deadline, key=name, key_type=kind)
         if found.error_code:
             return generic.error_of(found.error_code), "the brokers name no coordinator"
         address = _address(found)
@@ -80,6 +90,28 @@ def _try(
     except OSError as error:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator cannot be reached ({error})"
     return refusal(response) or _Answered(response, address)
+
+
+def from_all_coordinators(
+    cluster: ClusterConnections, deadline: float, listed_by: Callable[[int], list[T] | ErrorCode]
+) -> tuple[list[T], tuple[int, ErrorCode] | None]:
+    """What all brokers list, or the broker that does not and its error. One that is loading, or cannot be reached, is
+    retried until `deadline` (time.monotonic). Raises BrokersUnreachableError, UnsupportedBrokerError."""
+    while True:
+        found: list[T] = []
+        failed: tuple[int, ErrorCode] | None = None
+        for broker_id in list(cluster.refresh((), deadline).brokers):
+            try:
+                listed = listed_by(broker_id)
+            except OSError:
+                listed = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if isinstance(listed, ErrorCode):
+                failed = broker_id, listed
+                break
+            found += listed
+        if failed is None or failed[1] not in RETRIABLE or time.monotonic() + RETRY_BACKOFF_S >= deadline:
+            return found, failed
+        time.sleep(RETRY_BACKOFF_S)  # they are being loaded, which clients are not notified of
 
 
 def _address(found: Any) -> Address:

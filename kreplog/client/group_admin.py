@@ -9,15 +9,14 @@ for consumers (Kafka, ConsumerProtocolAssignment).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kreplog.client.broker_client import Address
 from kreplog.client.bulk_errors import GroupRequestError
-from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections
-from kreplog.client.coordinator_requests import RETRIABLE, Refusal, call_coordinator
+from kreplog.client.cluster_connections import ClusterConnections
+from kreplog.client.coordinator_requests import Refusal, call_coordinator, from_all_coordinators
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError
 from kreplog.types import TopicPartition, check_partition
 from kreplog.wire import generic
@@ -73,29 +72,17 @@ class CommittedOffset(NamedTuple):
 def list_groups(cluster: ClusterConnections, deadline: float) -> list[GroupOverview]:
     """The groups of all brokers, by name. A coordinator that is loading, or cannot be reached, is retried until
     `deadline` (time.monotonic). Raises GroupRequestError, BrokersUnreachableError, UnsupportedBrokerError."""
-    while True:
-        brokers = list(cluster.refresh((), deadline).brokers)
-        found: dict[str, GroupOverview] = {}
-        failed: tuple[int, ErrorCode] | None = None
-        for broker_id in brokers:
-            listed = _groups_of(cluster, broker_id, deadline)
-            if isinstance(listed, ErrorCode):
-                failed = broker_id, listed
-                break
-            found.update((overview.group, overview) for overview in listed)
-        if failed is None:
-            return sorted(found.values())
-        broker_id, code = failed
-        if code not in RETRIABLE or time.monotonic() + RETRY_BACKOFF_S >= deadline:
-            raise GroupRequestError(f"broker {broker_id} does not list its groups: {code.name}", group="", code=code)
-        time.sleep(RETRY_BACKOFF_S)  # groups are being loaded, which clients are not notified of
+    listed, refused = from_all_coordinators(
+        cluster, deadline, lambda broker_id: _groups_of(cluster, broker_id, deadline)
+    )
+    if refused is not None:
+        broker_id, code = refused
+        raise GroupRequestError(f"broker {broker_id} does not list its groups: {code.name}", group="", code=code)
+    return sorted({overview.group: overview for overview in listed}.values())
 
 
 def _groups_of(cluster: ClusterConnections, broker_id: int, deadline: float) -> list[GroupOverview] | ErrorCode:
-    try:
-        response = cluster.call_leader(broker_id, ApiKey.LIST_GROUPS, deadline, states_filter=[], types_filter=[])
-    except OSError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    response = cluster.call_leader(broker_id, ApiKey.LIST_GROUPS, deadline, states_filter=[], types_filter=[])
     if response.error_code:
         return generic.error_of(response.error_code)
     return [

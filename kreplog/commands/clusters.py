@@ -23,6 +23,7 @@ from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
+from kreplog.commands.transactions import transaction_app
 
 broker_app = App("Run a broker of a cluster on this host.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
@@ -39,6 +40,7 @@ APPS = {
     "topic": topic_app,
     "partition": partition_app,
     "group": group_app,
+    "transaction": transaction_app,
     "produce": produce_app,
     "consume": consume_app,
 }

@@ -1,0 +1,75 @@
+"""`kreplog transaction`: list, describe and abort transactions, over the Kafka protocol."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from kreplog.client.transaction_admin import abort_transaction, describe_transaction, list_transactions
+from kreplog.commands.connecting import cluster_connections
+from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, print_json, printable
+from kreplog.errors import UsageError
+
+TIMEOUT_S = 15.0
+"""How long a command waits for a coordinator that is loading or moving, or for the markers of a transaction."""
+
+transaction_app = App("List, describe and abort transactions.")
+
+TransactionalId = Annotated[str, typer.Argument(help="Transactional id of the producer.")]
+
+
+@transaction_app.command("list")
+def list_all(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """List the transactional ids with their states."""
+    with cluster_connections(cluster, bootstrap) as connections:
+        found = list_transactions(connections, _deadline())
+    if as_json:
+        print_json({"transactions": [each._asdict() for each in found]})
+        return
+    for each in found:
+        print(f"{printable(each.transactional_id)}  {each.state}  producer {each.producer_id}")
+
+
+@transaction_app.command()
+def describe(
+    transactional_id: TransactionalId, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False
+) -> None:
+    """Show the state of a transactional id, its producer, and the partitions of its open transaction."""
+    with cluster_connections(cluster, bootstrap) as connections:
+        found = describe_transaction(connections, transactional_id, _deadline())
+    if found is None:
+        raise _no_such_id(transactional_id)
+    names = sorted(map(str, found.partitions))
+    if as_json:
+        print_json(asdict(found) | {"partitions": names})
+        return
+    print(f"{printable(found.transactional_id)}: {found.state}, time-out {found.timeout_ms} ms")
+    print(f"producer {found.producer_id}, epoch {found.producer_epoch}")
+    if found.start_ms >= 0:
+        print(f"open since {found.start_ms} (ms since 1970): {', '.join(names) or 'no partitions'}")
+
+
+@transaction_app.command()
+def abort(transactional_id: TransactionalId, cluster: OptionalDir = None, bootstrap: Bootstrap = None) -> None:
+    """Abort the open transaction of a transactional id; its producer is fenced and has to begin again."""
+    with cluster_connections(cluster, bootstrap) as connections:
+        found = describe_transaction(connections, transactional_id, _deadline())
+        if found is None:
+            raise _no_such_id(transactional_id)
+        if found.state != "Ongoing":
+            raise UsageError(f"transactional id {transactional_id} is {found.state}: it has no open transaction")
+        abort_transaction(connections, transactional_id, _deadline())
+    print(f"{printable(transactional_id)}: aborted, and producer {found.producer_id} is fenced")
+
+
+def _no_such_id(transactional_id: str) -> UsageError:
+    return UsageError(
+        f"transactional id {transactional_id} does not exist: kreplog transaction list shows those that do"
+    )
+
+
+def _deadline() -> float:
+    return time.monotonic() + TIMEOUT_S
