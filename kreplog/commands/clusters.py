@@ -21,9 +21,9 @@ from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, ClusterDir, Racks, ids, print_json, racks_in
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
+from kreplog.commands.producer_transactions import transaction_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
-from kreplog.commands.transactions import transaction_app
 
 broker_app = App("Run a broker of a cluster on this host.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
