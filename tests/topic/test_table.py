@@ -322,13 +322,16 @@ def test_the_end_of_a_table(topic: Topic) -> None:
     topic.append(b"v", b"k")
     table = topic.table()
 
-    def in_a_child() -> str:
-        try:
-            return str(table[b"k"])
-        except errors.LogClosedError as error:
-            return str(error)
+    with Topic.open(topic.path, read_only=True) as reader, reader.table() as parents:
 
-    assert "is closed" in result_of(in_a_child)
+        def in_a_child() -> str:
+            assert not reader.closed
+            try:
+                return str(parents[b"k"])
+            except errors.LogClosedError as error:
+                return str(error)
+
+        assert "is closed" in result_of(in_a_child)
     with table:
         assert table[b"k"] == b"v" and "1 keys" in repr(table)
     for call in (lambda: table[b"k"], lambda: len(table), table.refresh, lambda: list(table), lambda: b"k" in table):

@@ -77,7 +77,7 @@ def test_only_what_comes_after_it_is_read(topic: Topic, snapshot: Path) -> None:
 def test_a_partition_that_was_truncated_since_is_read_anew(topic: Topic, snapshot: Path) -> None:
     topic.log(0).truncate_to(5)
     assert topic.table(snapshot=snapshot)[b"k2"] == b"6"
-    for _ in range(9):
+    for _ in range(5):  # up to where the snapshot has come
         topic.append(b"again", b"k2", partition=0)
     damage(topic, 1)
     table = topic.table(snapshot=snapshot)
@@ -150,6 +150,9 @@ def test_bytes_with_a_checksum_that_holds_are_not_believed(topic: Topic, snapsho
         except errors.CorruptCheckpointError:
             refused += 1
             assert len(native) == native.nbytes == 0
+        else:
+            (entries,) = struct.unpack_from(">Q", data, 34)
+            assert entries == 0 or 0 < native.entries <= entries
     assert refused > 500
 
 
