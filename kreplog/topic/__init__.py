@@ -398,7 +398,12 @@ class Topic:
         return cursor
 
     def table(
-        self, *, at: At = None, snapshot: str | os.PathLike[str] | None = None, on_error: OnError = "raise"
+        self,
+        *,
+        at: At = None,
+        snapshot: str | os.PathLike[str] | None = None,
+        follow: bool = False,
+        on_error: OnError = "raise",
     ) -> Table:
         """Load the newest value of each key into memory, as a mapping that follows the log; also beside a writer in
         another process, compaction, and truncation.
@@ -409,13 +414,15 @@ class Topic:
         snapshot: a file that `Table.save` writes; where there is one, only what comes after it is read. A partition
         that has been truncated or compacted at that place since is read anew, and all where the file is damaged or of
         another topic.
+        follow: a thread applies what is committed, woken by the writer. Where it fails, it ends, and each later call of
+        the table raises the error.
         on_error: as of `read`, for what iterates over the table; [] and `get` raise.
         Raises UsageError, OffsetOutOfRangeError (`at` is outside the log), CorruptBatchError, LogClosedError,
         ResourceExhaustedError (memory), StorageError.
         """
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
-        return Table(self, self._key_codec, self._value_codec, at, snapshot, on_error)
+        return Table(self, self._key_codec, self._value_codec, at, snapshot, follow, on_error)
 
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a

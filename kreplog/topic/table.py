@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
-from kreplog._native.waiting import checked_offset, checked_timeout
+from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_offset, checked_timeout, new_wait
 from kreplog.codecs import ObjectCodec
 from kreplog.errors import (
     ArgumentTypeError,
@@ -29,6 +29,7 @@ from kreplog.errors import (
 from kreplog.log import Log
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.merge import TopicRecord
+from kreplog.topic.table_follower import TableFollower
 from kreplog.topic.table_snapshot import Applied, read_snapshot, write_snapshot
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Table(Mapping[Any, Any]):
     """The newest value of each key of a topic, made by `Topic.table`; a context manager. Safe for several threads.
 
     A record with a null value, a tombstone, removes its key; a record without a key does not count; nor does one of a
-    transaction that is open or was aborted. The table changes by `refresh` and `wait_for` alone, a batch at a time.
-    After `refresh` it has what the log has: keys whose newest record was deleted by retention are gone, and
+    transaction that is open or was aborted. The table changes by `refresh`, `wait_for` and its thread alone, a batch
+    at a time. After `refresh` it has what the log has: keys whose newest record was deleted by retention are gone, and
     what was truncated is undone, for which the partition is read again and its keys are missing meanwhile.
     A key that is in several partitions, as after `add_partitions`, has the value with the latest timestamp.
     """
@@ -68,6 +69,7 @@ class Table(Mapping[Any, Any]):
         value_codec: ObjectCodec | None,
         at: At,
         snapshot: str | os.PathLike[str] | None,
+        follow: bool,
         on_error: OnError,
     ) -> None:
         check_on_error(on_error)
@@ -84,8 +86,14 @@ class Table(Mapping[Any, Any]):
             if at is not None:
                 raise UsageError("a snapshot is of a table that follows: leave out `at`, or `snapshot`")
             self._load(self._snapshot)
+        self._waits: dict[int, HighWatermarkWait] = {}
+        self._follower: TableFollower | None = None
+        if follow and at is not None:
+            raise UsageError("the table as of a moment does not follow: leave out `at`, or `follow`")
         self._follow_to_now()
         _tables[id(self)] = self
+        if follow:
+            self._follower = TableFollower(self)
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +236,25 @@ class Table(Mapping[Any, Any]):
             with self._mutex:
                 reader.advance()
 
+    def advance_all(self) -> list[HighWatermarkWait] | None:
+        """For the follower: apply what is committed; return the wait of each partition, whose wake-up is registered.
+        None where there is more by now."""
+        waits: list[HighWatermarkWait] | None = []
+        for number in self._topic._folder.numbers:
+            log = self._topic._folder.log(number)
+            reader = self._reader(number, log)
+            watermark, generation = log.high_watermark, log.generation
+            with self._mutex:
+                reader.advance()
+            wait = self._waits.get(number)
+            if wait is None:
+                wait = self._waits[number] = new_wait(log, True)
+            if wait.poll(watermark, generation) != Outcome.WAITING:
+                waits = None
+            elif waits is not None:
+                waits.append(wait)
+        return waits
+
     def _reader(self, number: int, log: Log) -> TableReader:
         with self._mutex:
             reader = self._readers.get(number)
@@ -280,11 +307,15 @@ class Table(Mapping[Any, Any]):
     def close(self) -> None:
         """Let go of the memory. Closing twice does nothing."""
         self._closed = True
+        if self._follower is not None:
+            self._follower.join()
         self._readers, self._native = {}, KeyTable()
 
     def _check_open(self) -> None:
         if self._closed or self._topic._folder.closed:
             raise LogClosedError(f"the table of {self._topic.path} is closed", path=self._topic.path)
+        if self._follower is not None and self._follower.failure is not None:
+            raise self._follower.failure
 
 
 class _Items(ItemsView[Any, Any]):

@@ -1,0 +1,3 @@
+from kreplog._native.waiting import HighWatermarkWait
+
+def sleep_any(waits: list[HighWatermarkWait]) -> None: ...
