@@ -286,7 +286,7 @@ cdef class KeyTable:
         Raises ResourceExhaustedError: the table is empty."""
         cdef const uint8_t[::1] view = memoryview(buffer).cast("B")
         cdef Py_ssize_t size = view.shape[0]
-        cdef int64_t wanted = min(entries, size)  # no entry is smaller than a byte
+        cdef int64_t wanted = min(entries, size + 1)  # no entry is smaller than a byte
         cdef const uint8_t* start = &view[0] if size else NULL
         cdef int code
         self.lock()
