@@ -22,7 +22,15 @@ class CommittedLog(Protocol):
     @property
     def high_watermark(self) -> int: ...
 
+    @property
+    def last_stable_offset(self) -> int: ...
+
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None: ...
+
+
+def end_offset(log: CommittedLog, isolation_level: str) -> int:
+    """Where reads end now: the high watermark, or with read_committed the last stable offset (KIP-98)."""
+    return log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
 
 
 def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]) -> None:
@@ -45,7 +53,7 @@ def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]
 
 def range_of(log: CommittedLog, partition: TopicPartition, options: ReadOptions) -> tuple[int, int]:
     """The offsets [start, stop) of a batch read, within what is committed right now. Raises UsageError."""
-    first, end = log.log_start_offset, log.high_watermark
+    first, end = log.log_start_offset, end_offset(log, options.consumer.isolation_level)
     stop = resolve(log, partition, options, options.ending, first, end)
     start = resolve(log, partition, options, options.starting, first, end)
     if start > stop and (start != first or options.fail_on_data_loss):

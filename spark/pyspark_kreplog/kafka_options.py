@@ -28,7 +28,10 @@ _REFUSED = {
     "kafka.enable.auto.commit": "a read commits no offsets",
     "kafka.interceptor.classes": "records are read from files, past any interceptor",
 }
+ISOLATION = "isolationLevel"
+
 _ISOLATION = "kafka.isolation.level"
+_ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _PROTOCOL = "kafka.security.protocol"
 _CLIENT_ID = "kafka.client.id"
 _RACK = "kafka.client.rack"
@@ -70,18 +73,12 @@ def refuse(options: Mapping[str, str]) -> None:
     for name, instead in _REFUSED.items():
         if name in options:
             raise UsageError(f"option '{name}' is not supported: {instead}")
-    isolation = options.get(_ISOLATION, "read_uncommitted").strip().lower()
-    if isolation not in ("read_uncommitted", "read_committed"):
-        raise UsageError(f"option '{_ISOLATION}' = {options[_ISOLATION]!r} must be read_committed or read_uncommitted")
+    _isolation_level(options)
 
 
-def refuse_for_files(options: Mapping[str, str]) -> None:
-    """Raise UsageError for an option that reads of files, which ignore all others that begin with "kafka.", lack."""
-    if options.get(_ISOLATION, "read_uncommitted").strip().lower() != "read_uncommitted":
-        raise UsageError(
-            f"option '{_ISOLATION}' = {options[_ISOLATION]!r} is not supported with path: a read of files shows every "
-            "committed record, those of aborted transactions included; leave it out or set it to read_uncommitted"
-        )
+def file_settings(options: Mapping[str, str]) -> ConsumerSettings:
+    """What a read of files takes of them: the isolation level alone. Raises UsageError naming the option."""
+    return ConsumerSettings(isolation_level=_isolation_level(options))
 
 
 def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
@@ -92,7 +89,7 @@ def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
     default = DEFAULTS
     settings = ConsumerSettings(
         client_id=options.get(_CLIENT_ID, "").strip() or default.client_id,
-        isolation_level=options.get(_ISOLATION, default.isolation_level).strip().lower(),
+        isolation_level=_isolation_level(options),
         rack=options.get(_RACK, "").strip(),
         min_bytes=_number(options, _MIN_BYTES, default.min_bytes),
         max_wait_ms=_number(options, _MAX_WAIT, default.max_wait_ms),
@@ -120,6 +117,23 @@ def warn_unused(options: Mapping[str, str]) -> None:
     )
     if unused:
         _log.warning("options without effect on reads from brokers: %s", ", ".join(unused))
+
+
+def _isolation_level(options: Mapping[str, str]) -> str:
+    """read_uncommitted by default, as of a Kafka consumer; Spark's Kafka source leaves that default. Source: KIP-98."""
+    levels = {}
+    for name in (ISOLATION, _ISOLATION):
+        value = options.get(name.lower())
+        if value is not None:
+            levels[name] = value.strip().lower()
+            if levels[name] not in _ISOLATION_LEVELS:
+                raise UsageError(f"option '{name}' = {value!r} must be read_committed or read_uncommitted")
+    if len(set(levels.values())) > 1:
+        raise UsageError(
+            f"options '{ISOLATION}' = {levels[ISOLATION]!r} and '{_ISOLATION}' = {levels[_ISOLATION]!r} contradict "
+            "each other: set one of them"
+        )
+    return next(iter(levels.values()), DEFAULTS.isolation_level)
 
 
 def _number(options: Mapping[str, str], name: str, default: int, least: int = 0) -> int:

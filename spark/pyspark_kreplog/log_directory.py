@@ -18,10 +18,10 @@ from typing import Protocol
 import kreplog
 from kreplog.errors import InvalidTopicError, KreplogError, StorageError, UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.bounds import CommittedLog
+from pyspark_kreplog.bounds import CommittedLog, end_offset
 from pyspark_kreplog.options import ReadOptions
 
-_HIGH_WATERMARK_PAUSES_S = (0.05, 0.2, 1.0)
+_END_OFFSET_PAUSES_S = (0.05, 0.2, 1.0)
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 _CONFIG = kreplog.LogConfig()
@@ -89,13 +89,13 @@ def require_same_incarnation(
         )
 
 
-def await_high_watermark(log: CommittedLog, offset: int) -> int:
-    """The high watermark, which is given a moment to reach `offset`: it may step back at a change of the leader."""
-    for pause_s in _HIGH_WATERMARK_PAUSES_S:
-        if log.high_watermark >= offset:
+def await_end_offset(log: CommittedLog, offset: int, isolation_level: str) -> int:
+    """Where reads end, which is given a moment to reach `offset`: it may step back at a change of the leader."""
+    for pause_s in _END_OFFSET_PAUSES_S:
+        if end_offset(log, isolation_level) >= offset:
             break
         time.sleep(pause_s)
-    return log.high_watermark
+    return end_offset(log, isolation_level)
 
 
 def partition_path(options: ReadOptions, partition: TopicPartition) -> str:

@@ -86,6 +86,11 @@ class LeaderLog:
     def high_watermark(self) -> int:
         return self._fresh()[1]
 
+    @property
+    def last_stable_offset(self) -> int:
+        """With read_committed, the end that a leader reports is the last stable offset."""
+        return self._fresh()[1]
+
     def _fresh(self) -> tuple[int, int]:
         if time.monotonic() - self._at_s >= FRESH_S:
             self._offsets = self._cluster.offsets([self._partition])[self._partition]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import kreplog
 from kreplog.types import TopicPartition
+from pyspark_kreplog.bounds import end_offset
 from pyspark_kreplog.log_directory import PartitionSnapshot, find_subscribed, open_log, partition_path, topic_id_of
 from pyspark_kreplog.options import ReadOptions
 
@@ -73,7 +74,7 @@ class OpenLogs:
 
     def _state(self, log: kreplog.Log, entry: _OpenLog | None) -> PartitionSnapshot:
         """entry: that of `log` if it stays open; it holds what is read from files, which seldom changes."""
-        end = log.high_watermark
+        end = end_offset(log, self._options.consumer.isolation_level)
         start = min(log.log_start_offset, end)
         if entry is None:
             return PartitionSnapshot(start, end, topic_id_of(log), tuple(log.leader_epochs), log.incarnation_id)

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import TopicPartition, check_topic
 from pyspark_kreplog import kafka_options
-from pyspark_kreplog.kafka_options import BOOTSTRAP, DEFAULTS, GROUP, ConsumerSettings
+from pyspark_kreplog.kafka_options import BOOTSTRAP, DEFAULTS, GROUP, ISOLATION, ConsumerSettings
 
 EARLIEST = -2
 LATEST = -1
@@ -32,7 +32,7 @@ _CHOICES = ("subscribe", "subscribePattern", "assign")
 _SHARED = (
     *("path", *_CHOICES, "startingOffsets", "startingTimestamp"),
     *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "localLogDirs"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "localLogDirs", ISOLATION),
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
@@ -74,8 +74,9 @@ class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
     path: the directory to read, absolute, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs:
-    of brokers, on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits
-    its positions, None for none. ending and pushdown are of batch reads, limits of streams.
+    of brokers, on their own hosts. consumer: how brokers are read; of files, its isolation level alone. group: the
+    consumer group to which a stream commits its positions, None for none. ending and pushdown are of batch reads,
+    limits of streams.
     """
 
     path: str
@@ -156,10 +157,7 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
     _refuse(options)
     topics, pattern, assigned = _choice(options)
     bootstrap = _bootstrap(options)
-    if bootstrap is None:
-        kafka_options.refuse_for_files(options)
-    consumer = DEFAULTS if bootstrap is None else kafka_options.consumer_settings(options)
-    committed_alone = consumer.isolation_level == "read_committed"
+    consumer = kafka_options.file_settings(options) if bootstrap is None else kafka_options.consumer_settings(options)
     return ReadOptions(
         path=""
         if bootstrap is not None
@@ -186,9 +184,7 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
         local_log_dirs=_local_log_dirs(options),
         consumer=consumer,
         group=None if bootstrap is None else options.get(GROUP, "").strip() or None,
-        reads_local_replicas=bootstrap is not None
-        and not committed_alone  # brokers know which transactions were aborted, their files do not
-        and bool(_local_log_dirs(options) or os.environ.get(LOCAL_LOG_DIRS)),
+        reads_local_replicas=bootstrap is not None and bool(_local_log_dirs(options) or os.environ.get(LOCAL_LOG_DIRS)),
     )
 
 

@@ -17,7 +17,7 @@ from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError
 from pyspark_kreplog import network, short_circuit
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.log_directory import (
-    await_high_watermark,
+    await_end_offset,
     require_same_incarnation,
     require_same_topic,
     topic_id_of,
@@ -58,7 +58,13 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         position = _first_available(log, task, task.start)
         while position < task.stop:
             try:
-                for rows in log.to_arrow(position, task.stop, shape.from_log, timestamp_unit="us"):
+                for rows in log.to_arrow(
+                    position,
+                    task.stop,
+                    shape.from_log,
+                    timestamp_unit="us",
+                    isolation=task.consumer.isolation_level,
+                ):
                     yield shape.form(rows)
                     position = rows.column("offset")[-1].as_py() + 1 if shape.knows_offsets else position
                 _require_same_directory(log, task, identity)
@@ -146,7 +152,7 @@ class _Shape:
 
 
 def _require_committed(log: kreplog.Log, task: Task) -> None:
-    end = await_high_watermark(log, task.stop)
+    end = await_end_offset(log, task.stop, task.consumer.isolation_level)
     if end < task.stop:
         _lost(task, f"offsets {end} to {task.stop}, committed when this read was planned, no longer exist", end)
 

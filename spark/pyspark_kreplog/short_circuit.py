@@ -3,7 +3,8 @@ network.
 
 The files are those of a kreplog broker, which writes them meanwhile. A replica is read where it holds the records that
 were planned: its topic id is that of the plan, and its leader epochs agree with the leader's, so that by Raft's log
-matching the records below are the same in both. It is read up to its own high watermark, and no piece is handed over
+matching the records below are the same in both. It is read up to its own high watermark, or with read_committed up to
+its own last stable offset by its own index of aborted transactions, and no piece is handed over
 before it is sure that nothing was truncated, deleted or created again while it was read. Whatever is not read here is
 fetched. Nothing here knows of Spark.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 import kreplog
 from kreplog.errors import KreplogError
+from pyspark_kreplog.bounds import end_offset
 from pyspark_kreplog.leader_epochs import epoch_before
 from pyspark_kreplog.log_directory import topic_id_of
 from pyspark_kreplog.options import LOCAL_LOG_DIRS
@@ -85,16 +87,19 @@ def _read_replica(
     with kreplog.Log.open(path, read_only=True) as log:
         generation = log.generation
         end = _end_of_planned_records(log, task, fence)
-        stop = min(task.stop, end, log.high_watermark)
+        isolation = task.consumer.isolation_level
+        stop = min(task.stop, end, end_offset(log, isolation))
         if log.log_start_offset > position:
             raise _UnusableReplicaError(f"the replica starts at offset {log.log_start_offset}")
         if stop > position:
-            for rows in log.to_arrow(position, stop, columns, timestamp_unit="us", max_bytes=PIECE_BYTES):
+            for rows in log.to_arrow(
+                position, stop, columns, timestamp_unit="us", max_bytes=PIECE_BYTES, isolation=isolation
+            ):
                 _require_untouched(log, path, generation, identity)
                 position = rows.column("offset")[-1].as_py() + 1
                 yield rows, position
             _require_untouched(log, path, generation, identity)
-            if position < stop:  # compacted, or control records
+            if position < stop:  # compacted, aborted, or control records
                 yield None, stop
         if stop < task.stop:
             _log.info("%s: %s is read up to %d and no further, to %d", task.topic_partition, path, stop, task.stop)

@@ -85,6 +85,8 @@ class KreplogDataSource(Shipped, DataSource):
       startingOffsetsByTimestampStrategy        error (the default) or latest, where no record is as late as that
       minPartitions                     at least about so many tasks; without it, tasks are cut by bytes
       maxRecordsPerPartition            at most so many records a task
+      isolationLevel                    read_committed leaves out the records of aborted transactions and ends at the
+                                        last stable offset; read_uncommitted is the default; kafka.isolation.level too
       failOnDataLoss                    true (the default): records that are gone fail the query; false: it goes on
       includeHeaders                    adds the column `headers`; a schema that names it does as well
       localLogDirs                      log directories of brokers, by comma: a task on such a host reads the files of a

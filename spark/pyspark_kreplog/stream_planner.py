@@ -21,7 +21,7 @@ from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.log_directory import (
     PartitionSnapshot,
-    await_high_watermark,
+    await_end_offset,
     partition_path,
     require_same_incarnation,
     require_same_topic,
@@ -226,7 +226,9 @@ class StreamPlanner:
         if state.end_offset >= read_up_to:
             return state
         with self._logs.use(partition) as log:
-            end = read_up_to if log is None else await_high_watermark(log, read_up_to)
+            end = (
+                read_up_to if log is None else await_end_offset(log, read_up_to, self._options.consumer.isolation_level)
+            )
         if end < read_up_to:
             loss = f"the log now ends at offset {end}, below offset {read_up_to}, read already"
             self._lost(partition, read_up_to, loss)
@@ -288,7 +290,7 @@ class StreamPlanner:
             first = log.log_start_offset
             if first > (start or 0):
                 self._lost_to_retention(partition, start, first)
-            end = await_high_watermark(log, stop)
+            end = await_end_offset(log, stop, self._options.consumer.isolation_level)
             epoch = batch_end.leader_epochs.get(partition)
             if epoch is not None:
                 end = min(end, end_of_shared_log(log.leader_epochs, epoch, stop))

@@ -82,6 +82,7 @@ WRONG_FOR_SOURCES: dict[str, tuple[str, ...]] = {
     "minOffsetsPerTrigger": COUNTS,
     "maxBytesPerTrigger": COUNTS,
     "maxTriggerDelay": ("", "soon", "5 weeks", "-5s", "1.5h"),
+    "isolationLevel": ("", "committed", "serializable"),
     "localLogDirs": ("relative", "/data,other", "s3://bucket"),
 }
 

@@ -84,7 +84,9 @@ def test_refused(options: dict[str, str], message: str) -> None:
         given(**options)
 
 
-def test_files_are_not_read_under_read_committed() -> None:
-    local = BASE | {"localLogDirs": "/data"}
-    assert parse_batch(local).reads_local_replicas
-    assert not parse_batch(local | {"kafka.isolation.level": "read_committed"}).reads_local_replicas
+@pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level"])
+@pytest.mark.parametrize("place", [{"path": "/data"}, {"kafka.bootstrap.servers": "host:9092"}])
+def test_isolation_level_of_brokers_and_of_files(name: str, place: dict[str, str]) -> None:
+    options = place | {"subscribe": "t"}
+    assert parse_batch(options).consumer.isolation_level == "read_uncommitted"
+    assert parse_stream(options | {name: " READ_COMMITTED "}).consumer.isolation_level == "read_committed"

@@ -123,7 +123,18 @@ def test_path(path: str, meant: str) -> None:
         (BASE | {"maxRecordsPerPartition": "many"}, "option 'maxRecordsPerPartition' = 'many' must be a whole number"),
         (BASE | {"failOnDataLoss": "no"}, "option 'failOnDataLoss' = 'no' must be false or true"),
         (BASE | {"includeHeaders": "1"}, "option 'includeHeaders' = '1' must be false or true"),
-        (BASE | {"kafka.isolation.level": "read_committed"}, "option 'kafka.isolation.level' = 'read_committed'"),
+        (
+            BASE | {"isolationLevel": "snapshot"},
+            "option 'isolationLevel' = 'snapshot' must be read_committed or read_unc",
+        ),
+        (
+            BASE | {"kafka.isolation.level": ""},
+            "option 'kafka.isolation.level' = '' must be read_committed or read_uncom",
+        ),
+        (
+            BASE | {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "options 'isolationLevel' = 'read_committed' and 'kafka.isolation.level' = 'read_uncommitted' contradict",
+        ),
         (
             BASE | {"kafka.auto.offset.reset": "earliest"},
             "option 'kafka.auto.offset.reset' is not supported: .*starting",

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 import kreplog
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import UsageError
 from pyspark_kreplog import explain, short_circuit
-from pyspark_kreplog.options import LOCAL_LOG_DIRS, parse_batch
+from pyspark_kreplog.options import LOCAL_LOG_DIRS, parse_batch, parse_stream
 from pyspark_kreplog.plan import ReplicaFence, Task, plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.stream_planner import StreamPlanner
 from tests.integration.clusters import eventually, pid_of, running
 from tests.spark.test_network import create, from_brokers, produce, rows
 
@@ -115,6 +117,42 @@ def test_directories_of_the_worker_come_from_its_environment(
     assert plan(parse_batch(given), 2)[0].fence is None
     with pytest.raises(UsageError, match="'localLogDirs' names 'data': give absolute paths"):
         parse_batch(given | {"localLogDirs": "data"})
+
+
+def test_read_committed_of_brokers_and_of_replicas(cluster: LocalCluster, spark: SparkSession) -> None:
+    """Offsets 0 plain, 1 committed, 2 its marker, 3 aborted, 4 its marker, 5 of a transaction that is open."""
+    create(cluster, "x", 1)
+    produce(cluster, "x", 1)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), transactional_id="x")
+    producer.init_transactions()
+    for finish in (producer.commit_transaction, producer.abort_transaction, None):
+        producer.begin_transaction()
+        producer.send("x", b"in a transaction", partition=0).get(30)
+        if finish is not None:
+            finish()
+    path = data(cluster) / "x-0"
+
+    def in_step() -> bool:
+        with kreplog.Log.open(path, read_only=True) as log:
+            return (log.last_stable_offset, log.high_watermark) == (5, 6)
+
+    eventually(in_step, "broker 0 lags behind")
+    given = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "x", "localLogDirs": str(data(cluster))}
+    committed = given | {"isolationLevel": "read_committed"}
+    for options, stop, wanted in ((given, 6, [0, 1, 3, 5]), (committed, 5, [0, 1])):
+        (planned,) = plan(parse_batch(options), 2)
+        assert planned.stop == stop and short_circuit.usable_replica(planned) == str(path)
+        assert [row["offset"] for row in found(unreachable(planned))] == wanted
+        assert from_leader(planned) == found(unreachable(planned))
+        frame = spark.read.format("kreplog").options(**options).load()
+        assert sorted(row.offset for row in frame.collect()) == wanted
+        planner = StreamPlanner(parse_stream(options | {"startingOffsets": "earliest"}))
+        first = planner.end_of_batch(planner.initial_offset(), unlimited=True)
+        (batch,) = planner.tasks(planner.initial_offset(), first, 2)
+        assert (first["x"], [row["offset"] for row in found(batch)]) == ({"0": stop}, wanted)
+        planner.close()
+    producer.abort_transaction()
+    producer.close()
 
 
 def another_topic(path: Path) -> str:

@@ -38,6 +38,7 @@ from kreplog_jobs import job
 from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target, TargetPartition
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from pyspark_kreplog import plan
+from pyspark_kreplog.bounds import end_offset
 from pyspark_kreplog.log_directory import PartitionSnapshot, partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import ClusterReader
 from pyspark_kreplog.options import ReadOptions, parse_batch
@@ -132,11 +133,7 @@ def source_options(source: str, topics: str | None, skip_lost: bool, read_commit
     """Those of a batch read of the source. Raises UsageError."""
     place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": os.path.abspath(source)}
     if read_committed:
-        if not job.is_brokers(source):
-            raise UsageError(
-                "--read-committed needs brokers as source: files do not say which transactions are aborted"
-            )
-        place["kafka.isolation.level"] = "read_committed"
+        place["isolationLevel"] = "read_committed"
     return parse_batch(
         {**place, **job.subscription(topics), "failOnDataLoss": str(not skip_lost).lower(), "includeHeaders": "true"}
     )
@@ -174,9 +171,8 @@ def snapshots(options: ReadOptions) -> dict[TopicPartition, PartitionSnapshot]:
     found = {}
     for partition in subscribed_partitions(options):
         with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
-            found[partition] = PartitionSnapshot(
-                log.log_start_offset, log.high_watermark, topic_id_of(log), (), log.incarnation_id
-            )
+            end = end_offset(log, options.consumer.isolation_level)
+            found[partition] = PartitionSnapshot(log.log_start_offset, end, topic_id_of(log), (), log.incarnation_id)
     return found
 
 

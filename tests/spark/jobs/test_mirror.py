@@ -27,6 +27,7 @@ from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from pyspark_kreplog import read as reader
 from tests.integration.clusters import admin_of, eventually, running, wait_for_topic
+from tests.reference import sent
 
 pytestmark = pytest.mark.spark
 
@@ -300,6 +301,17 @@ def test_records_that_are_lost_are_named(tmp_path: Path) -> None:
         run_tasks(source, target, checkpoint)
 
 
+def test_a_directory_without_aborted_and_open_transactions(spark: SparkSession, tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with kreplog.Log.open(data / "t-0") as log:
+        for producer, value in enumerate((b"committed", b"aborted", b"open")):
+            log.append_batches(sent(producer, 0, value), transactional=True)
+        log.append_transaction_marker(0, 0, committed=True, coordinator_epoch=0)
+        log.append_transaction_marker(1, 0, committed=False, coordinator_epoch=0)
+    mirror.main(str(data), str(copy), tmp_path / "offsets", read_committed=True)
+    assert [value for _, _, value, _ in rows(copy)] == [b"committed"]
+
+
 def test_wrong_usage(tmp_path: Path) -> None:
     append(tmp_path / "data", 1)
     data, checkpoint = str(tmp_path / "data"), tmp_path / "offsets"
@@ -309,8 +321,6 @@ def test_wrong_usage(tmp_path: Path) -> None:
         mirror.main(data, checkpoint=checkpoint)
     with pytest.raises(UsageError, match="leave SOURCE and TARGET out"):
         mirror.main(data, data, checkpoint, translate=["t:0:0"])
-    with pytest.raises(UsageError, match="--read-committed needs brokers"):
-        mirror.main(data, str(tmp_path / "copy"), checkpoint, read_committed=True)
     with pytest.raises(UsageError, match="is what is read"):
         mirror.main(data, data, checkpoint)
     with pytest.raises(UsageError, match="there is no topic u"):
