@@ -20,7 +20,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcmp
 
 from kreplog._native.arrow_export cimport ArrowArray, ArrowSchema
-from kreplog._native.batch cimport HEADER_SIZE, BatchBuilder, Bytes, codec_id, wall_clock_ms
+from kreplog._native.batch cimport HEADER_SIZE, TRANSACTIONAL, BatchBuilder, Bytes, codec_id, wall_clock_ms
 from kreplog._native.cursor cimport varint_size, write_varint
 from kreplog._native.partitioner cimport partition_of_key
 
@@ -277,6 +277,8 @@ cdef class RowSelection:
             raise UsageError("all rows of this selection are encoded already")
         records = builder.count
         builder.finish(0, -1, encoder.codec, False, producer_id, producer_epoch, base_sequence)
+        if encoder.transactional:
+            builder.mark(TRANSACTIONAL)
         batch = PyBytes_FromStringAndSize(<char*> builder.buffer, builder.length)
         return batch, records
 
@@ -359,14 +361,18 @@ cdef class RowSelection:
 @cython.final
 cdef class BatchEncoder:
     """How batches are made: up to `max_bytes` before compression, of records up to `max_record_bytes`. Memory for one
-    batch, for one thread at a time."""
+    batch, for one thread at a time. transactional: whether they belong to a transaction of their producer (KIP-98)."""
 
     cdef BatchBuilder builder
     cdef readonly Py_ssize_t max_bytes
     cdef readonly Py_ssize_t max_record_bytes
     cdef int codec
+    cdef bint transactional
 
-    def __init__(self, Py_ssize_t max_bytes, str compression="none", Py_ssize_t max_record_bytes=MAX_RECORD):
+    def __init__(
+        self, Py_ssize_t max_bytes, str compression="none", Py_ssize_t max_record_bytes=MAX_RECORD,
+        bint transactional=False,
+    ):
         if not HEADER_SIZE < max_bytes <= MAX_BATCH:
             raise UsageError(f"a batch has {HEADER_SIZE + 1} to {MAX_BATCH} bytes, not {max_bytes}")
         if not 0 < max_record_bytes <= MAX_RECORD:
@@ -374,6 +380,7 @@ cdef class BatchEncoder:
         self.max_bytes = max_bytes
         self.max_record_bytes = max_record_bytes
         self.codec = codec_id(compression)
+        self.transactional = transactional
         self.builder = BatchBuilder()
 
 

@@ -12,7 +12,12 @@ from typing import Any
 
 from kreplog.client.broker_client import Address
 from kreplog.client.bulk_connection import BulkConnection, close_quietly
-from kreplog.client.bulk_errors import BrokersUnreachableError, TopicRecreatedError, UnknownTopicError
+from kreplog.client.bulk_errors import (
+    BrokersUnreachableError,
+    TopicRecreatedError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
 from kreplog.client.cluster_metadata import ClusterMetadata
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
@@ -79,13 +84,19 @@ class ClusterConnections:
         """The response of the broker at an address that another broker has named. Raises as call_leader."""
         return self._call(address, api, deadline, **fields)
 
-    def version_of_any(self, api: ApiKey, deadline: float) -> int:
+    def version_of_any(self, api: ApiKey, deadline: float, at_least: int = 0) -> int:
         """The version of a request that the broker of call_any takes. Raises UnsupportedBrokerError, OSError."""
         if self._answered is None or self._answered not in self._connections:
             self.refresh((), deadline)
         if self._answered is None:
             raise ConnectionError("no broker has answered")
-        return self._connections[self._answered].version(api)
+        version = self._connections[self._answered].version(api)
+        if version < at_least:
+            raise UnsupportedBrokerError(
+                f"the broker at {self._answered[0]}:{self._answered[1]} offers {api.name} up to version {version}, "
+                f"needed is {at_least}"
+            )
+        return version
 
     def connect(self, broker_id: int, deadline: float) -> BulkConnection:
         """A new connection, the caller's own. Raises OSError, PeerProtocolError."""

@@ -1,15 +1,15 @@
 """Producer: Arrow rows to the partitions of a cluster, idempotent, without a Python object per record.
 
 A bulk client: a call takes a table and returns when all of it is on all in-sync replicas. One record a call, acks other
-than all, transactions, partitioners other than Kafka's own, TLS and SASL are left to the usual Kafka clients.
-Works with kreplog's brokers and with Apache Kafka.
+than all, partitioners other than Kafka's own, TLS and SASL are left to the usual Kafka clients.
+Transactions are transactional_producer.py's. Works with kreplog's brokers and with Apache Kafka.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -75,6 +75,8 @@ class Producer:
     fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s.
     """
 
+    _transactional_id: str | None = None
+
     def __init__(
         self,
         bootstrap: str | Iterable[str],
@@ -91,7 +93,8 @@ class Producer:
             max_block_s = delivery_timeout_s
         if not request_timeout_s > 0 or not delivery_timeout_s > 0 or not max_block_s > 0:
             raise UsageError("request_timeout_s, delivery_timeout_s and max_block_s are above 0")
-        self._encoder = BatchEncoder(batch_bytes, compression, max_record_bytes)
+        transactional = self._transactional_id is not None
+        self._encoder = BatchEncoder(batch_bytes, compression, max_record_bytes, transactional)
         self._request_timeout_s = request_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
         self._max_block_s = max_block_s
@@ -194,6 +197,7 @@ class Producer:
             count = sum(at.topic == topic for at in self._cluster.metadata.partitions)
             selections = rows.by_partition(count, self._runs % count)
             self._runs += 1
+        self._admit([TopicPartition(topic, selection.partition) for selection in selections])
         for selection in selections:
             at = TopicPartition(topic, selection.partition)
             queue = self._queues.get(at)
@@ -201,6 +205,9 @@ class Producer:
                 queue = self._queues[at] = PartitionQueue(at)
             self._active[at] = queue
             queue.add(selection)
+
+    def _admit(self, partitions: Sequence[TopicPartition]) -> None:
+        """Called before rows of these partitions are sent; a producer without transactions has nothing to do."""
 
     def _take_appended(self) -> tuple[AppendedRange, ...]:
         """What was acknowledged since the last call, neighbours merged."""
@@ -257,7 +264,9 @@ class Producer:
             if broker is None:
                 broker = self._brokers[broker_id] = _BrokerProduces(self._cluster.connect(broker_id, deadline))
             header = broker.connection.send(
-                ApiKey.PRODUCE, lambda header: produce.encode_request(request, header), deadline
+                ApiKey.PRODUCE,
+                lambda header: produce.encode_request(request, header, self._transactional_id),
+                deadline,
             )
             broker.in_flight[header.correlation_id] = batches
             broker.sent_at[header.correlation_id] = now

@@ -2,7 +2,7 @@
 
 At least once. A producer is idempotent, so that no batch of a task is written twice by its retries; but a task that
 Spark runs again, or a stream's batch after a restart, is another producer and writes its rows again, and the rows of a
-job that fails are not taken back. See sink.py for what a sink by transactions would add.
+job that fails are not taken back. See transactional_sink.py for the sink that writes once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from types import ModuleType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -52,8 +52,8 @@ class BrokerSink:
     def prepare(self) -> None:
         """Brokers answer, and know the topic of the option. Raises KreplogError."""
         options = self._options
-        with _explained(options):
-            _require_topic(options)
+        with explained(options):
+            require_topic(options)
         _log.info(
             "rows are written to the cluster at %s at least once: a task or a stream's batch that runs again writes "
             "its rows again",
@@ -64,10 +64,10 @@ class BrokerSink:
         """Raises UsageError for a row that cannot be written, and KreplogError, naming the partition, for what the
         cluster refuses or does not acknowledge in time. Other rows of the task may be written then."""
         options = self._options
-        rows = _Rows(batches, options.topic is None)
-        with _explained(options), _producer(options) as producer:
+        rows = Rows(batches, options.topic is None)
+        with explained(options), _producer(options) as producer:
             try:
-                for topic, data in _by_topic(rows) if options.topic is None else _of_topic(options.topic, rows):
+                for topic, data in by_topic(rows) if options.topic is None else of_topic(options.topic, rows):
                     producer.append_arrow(topic, data)
             except KreplogError:
                 if rows.failure is not None:  # of which an Arrow stream reports the text alone
@@ -89,8 +89,8 @@ class BrokerSink:
         )
 
 
-def _require_topic(options: BrokerSinkOptions) -> None:
-    connections_of = _client_module("cluster_connections").ClusterConnections
+def require_topic(options: BrokerSinkOptions) -> None:
+    connections_of = client_module("cluster_connections").ClusterConnections
     connections = connections_of(options.bootstrap, options.client_id, options.request_timeout_s)
     deadline = time.monotonic() + options.max_block_s
     try:
@@ -102,21 +102,24 @@ def _require_topic(options: BrokerSinkOptions) -> None:
         connections.close()
 
 
+def producer_settings(options: BrokerSinkOptions) -> dict[str, Any]:
+    return {
+        "compression": options.compression,
+        "batch_bytes": options.batch_bytes,
+        "max_record_bytes": options.max_request_bytes,
+        "request_timeout_s": options.request_timeout_s,
+        "delivery_timeout_s": options.delivery_timeout_s,
+        "max_block_s": options.max_block_s,
+        "client_id": options.client_id,
+    }
+
+
 def _producer(options: BrokerSinkOptions) -> Producer:
-    producer: Producer = _client_module("producer").Producer(
-        options.bootstrap,
-        compression=options.compression,
-        batch_bytes=options.batch_bytes,
-        max_record_bytes=options.max_request_bytes,
-        request_timeout_s=options.request_timeout_s,
-        delivery_timeout_s=options.delivery_timeout_s,
-        max_block_s=options.max_block_s,
-        client_id=options.client_id,
-    )
+    producer: Producer = client_module("producer").Producer(options.bootstrap, **producer_settings(options))
     return producer
 
 
-def _client_module(name: str) -> ModuleType:
+def client_module(name: str) -> ModuleType:
     """Raises UsageError where the package that it needs is missing."""
     try:
         return import_module(f"kreplog.client.{name}")
@@ -128,7 +131,7 @@ def _client_module(name: str) -> ModuleType:
 
 
 @contextmanager
-def _explained(options: BrokerSinkOptions) -> Iterator[None]:
+def explained(options: BrokerSinkOptions) -> Iterator[None]:
     """Errors of the bulk client with the option that mends them."""
     try:
         yield
@@ -154,7 +157,7 @@ def _explained(options: BrokerSinkOptions) -> Iterator[None]:
 # Rows
 
 
-class _Rows:
+class Rows:
     """The rows of a task as batches with the columns that are written, and with `topic` where rows name theirs.
 
     count: rows that were taken. failure: what ended them early.
@@ -193,7 +196,7 @@ def _check(batch: pa.RecordBatch) -> None:
             raise UsageError("a header of a record is null, or has no key: a header is a key and a value")
 
 
-def _of_topic(topic: str, rows: _Rows) -> Iterator[tuple[str, pa.RecordBatchReader]]:
+def of_topic(topic: str, rows: Rows) -> Iterator[tuple[str, pa.RecordBatchReader]]:
     """The topic with all rows, which are taken while they are sent; nothing where there is no row."""
     import pyarrow as pa
 
@@ -201,7 +204,7 @@ def _of_topic(topic: str, rows: _Rows) -> Iterator[tuple[str, pa.RecordBatchRead
         yield topic, pa.RecordBatchReader.from_batches(first.schema, chain([first], rows))
 
 
-def _by_topic(rows: _Rows) -> Iterator[tuple[str, pa.Table]]:
+def by_topic(rows: Rows) -> Iterator[tuple[str, pa.Table]]:
     """Each topic with rows, in their order; the same topic comes again with later rows."""
     import pyarrow as pa
 

@@ -2,8 +2,7 @@
 
 A job is one df.write, or one batch of a stream. Its tasks write; then the driver commits what they report, or aborts.
 The sink to a path makes rows visible in its commit, which names the job durably, and so writes each job once. The sink
-to brokers has written them before its commit. A sink by transactions fits between the two: its tasks would write within
-transactions named after the job, and its commit would end these.
+to brokers has written them before its commit, but for that by transactions, whose commit writes what tasks return.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from kreplog.types import check_topic
 from pyspark_kreplog.options import local_path
 
 MAX_PARTITIONS = 10_000
+MAX_TRANSACTIONAL_ID_BYTES = 1000
 MIN_BATCH_BYTES = 128
 """A record batch has a header of 61 bytes; smaller batches have one record each."""
 
@@ -28,19 +29,21 @@ _REFUSED = {
     "kafka.partitioner.class": "partitions are Kafka's default partitioner's; give others in the column partition",
     "kafka.interceptor.classes": "no interceptor runs here; convert records in the query",
 }
-_REFUSED_OF_BROKERS = {"kafka.transactional.id": "records are written at least once, without transactions"}
 
 BATCH_BYTES = "kafka.batch.size"
 MAX_REQUEST_BYTES = "kafka.max.request.size"
+TRANSACTIONAL_ID = "kafka.transactional.id"
 # Of writes to brokers, in ms: default, least. A day is the most.
 TIMES = {
     "kafka.request.timeout.ms": (30_000, 100),
     "kafka.delivery.timeout.ms": (120_000, 100),
     "kafka.max.block.ms": (60_000, 100),
+    "kafka.transaction.timeout.ms": (60_000, 1000),
 }
 _BROKERS = (
     *("topic", "kafka.bootstrap.servers", "kafka.compression.type", BATCH_BYTES, MAX_REQUEST_BYTES, *TIMES),
     *("kafka.client.id", "kafka.acks", "kafka.enable.idempotence", "kafka.security.protocol"),
+    TRANSACTIONAL_ID,
 )
 _ALL_IN_SYNC = ("all", "-1")
 _TEXT_OR_BYTES = (StringType, BinaryType)
@@ -71,7 +74,7 @@ class SinkOptions:
 @dataclass(frozen=True, slots=True)
 class BrokerSinkOptions:
     """A checked set of options of a sink to brokers. bootstrap: "host:port", with commas between several. topic: None
-    where each row names its own."""
+    where each row names its own. transactional_id: None to write at least once."""
 
     bootstrap: str
     topic: str | None
@@ -82,6 +85,8 @@ class BrokerSinkOptions:
     delivery_timeout_s: float
     max_block_s: float
     client_id: str
+    transactional_id: str | None = None
+    transaction_timeout_s: float = 60.0
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions | BrokerSinkOptions:
@@ -113,7 +118,7 @@ def parse_path_sink(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _parse_broker_sink(options: Mapping[str, str]) -> BrokerSinkOptions:
-    _refuse(options, _REFUSED | _REFUSED_OF_BROKERS)
+    _refuse(options, _REFUSED)
     secure = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
     if secure != "PLAINTEXT":
         raise UsageError(
@@ -138,6 +143,8 @@ def _parse_broker_sink(options: Mapping[str, str]) -> BrokerSinkOptions:
         delivery_timeout_s=times["kafka.delivery.timeout.ms"],
         max_block_s=times["kafka.max.block.ms"],
         client_id=options.get("kafka.client.id", "kreplog-spark"),
+        transactional_id=_transactional_id(options),
+        transaction_timeout_s=times["kafka.transaction.timeout.ms"],
     )
 
 
@@ -149,6 +156,15 @@ def _addresses(servers: str) -> str:
                 f"option 'kafka.bootstrap.servers' = {servers!r} must be host:port, with commas between several"
             )
     return servers
+
+
+def _transactional_id(options: Mapping[str, str]) -> str | None:
+    transactional_id = options.get(TRANSACTIONAL_ID)
+    if transactional_id is not None and not 0 < len(transactional_id.encode()) <= MAX_TRANSACTIONAL_ID_BYTES:
+        raise UsageError(
+            f"option '{TRANSACTIONAL_ID}' = {transactional_id!r} must have 1 to {MAX_TRANSACTIONAL_ID_BYTES} bytes"
+        )
+    return transactional_id
 
 
 def _check_acks(options: Mapping[str, str]) -> None:

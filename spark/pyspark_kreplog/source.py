@@ -47,6 +47,7 @@ from pyspark_kreplog.shipping import Shipped
 from pyspark_kreplog.sink import DirectorySink, Sink
 from pyspark_kreplog.sink_options import SinkOptions, check_sink_columns, parse_sink
 from pyspark_kreplog.stream import StreamReader
+from pyspark_kreplog.transactional_sink import TransactionalSink
 from pyspark_kreplog.write import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ class KreplogDataSource(Shipped, DataSource):
         """Checks options and columns. Raises UsageError."""
         options = parse_sink(self.options)
         check_sink_columns(schema, options.topic)
-        return DirectorySink(options) if isinstance(options, SinkOptions) else BrokerSink(options)
+        if isinstance(options, SinkOptions):
+            return DirectorySink(options)
+        return BrokerSink(options) if options.transactional_id is None else TransactionalSink(options)
 
 
 def check_columns(schema: StructType) -> None:

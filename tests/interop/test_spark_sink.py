@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+from pyspark_kreplog.sink import Job
+from pyspark_kreplog.sink_options import BrokerSinkOptions, parse_sink
+from pyspark_kreplog.transactional_sink import TransactionalSink
 from tests.interop.clients import create, served
 from tests.interop.jvm import Broker
 
@@ -50,3 +54,17 @@ def test_what_kafka_refuses_is_named(spark: SparkSession, either: Broker) -> Non
     with pytest.raises(PySparkException, match=r"sink-unmade-0: the cluster has no such topic"):
         large.option("topic", "sink-unmade").option("kafka.max.block.ms", "1000").save()
     assert served(either.bootstrap, "sink-small") == []
+
+
+def test_a_replayed_batch_of_a_stream_is_written_once(either: Broker) -> None:
+    """By Kafka's coordinators of transactions and of groups; its own reader sees what is committed."""
+    create(either.bootstrap, "sink-once")
+    given = {"kafka.bootstrap.servers": either.bootstrap, "kafka.transactional.id": "once", "topic": "sink-once"}
+    options = parse_sink(given)
+    assert isinstance(options, BrokerSinkOptions)
+    sink = TransactionalSink(options)
+    sink.prepare()
+    for batch in (0, 0, 1, 1):
+        rows = pa.record_batch({"value": [b"%d" % batch] * 100})
+        sink.commit([sink.write(Job("job", "once", batch), 0, [rows])])
+    assert sorted(record.value or b"" for record in served(either.bootstrap, "sink-once")) == [b"0"] * 100 + [b"1"] * 100

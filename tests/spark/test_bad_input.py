@@ -204,7 +204,7 @@ def test_wrong_option_of_a_sink_to_brokers(name: str, value: str) -> None:
     assert f"option '{name}'" in refused_by_a_sink(options)
 
 
-@pytest.mark.parametrize("name", [*sink_options._REFUSED, *sink_options._REFUSED_OF_BROKERS])
+@pytest.mark.parametrize("name", [*sink_options._REFUSED, *sink_options._REFUSED])
 def test_options_of_a_sink_that_are_refused(tmp_path: Path, name: str) -> None:
     base = [{"kafka.bootstrap.servers": "127.0.0.1:1"}]
     if name in sink_options._REFUSED:
