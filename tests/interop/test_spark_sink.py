@@ -67,4 +67,5 @@ def test_a_replayed_batch_of_a_stream_is_written_once(either: Broker) -> None:
     for batch in (0, 0, 1, 1):
         rows = pa.record_batch({"value": [b"%d" % batch] * 100})
         sink.commit([sink.write(Job("job", "once", batch), 0, [rows])])
-    assert sorted(record.value or b"" for record in served(either.bootstrap, "sink-once")) == [b"0"] * 100 + [b"1"] * 100
+    found = served(either.bootstrap, "sink-once")
+    assert sorted(record.value or b"" for record in found) == [b"0"] * 100 + [b"1"] * 100
