@@ -44,7 +44,7 @@ setup: $(BUILT)
 # tests that start brokers (tests/conftest.py); ARGS=-n0 runs all in one process.
 test: $(BUILT)
 	@$(MAKE) --no-print-directory lint; linted=$$?; \
-	$(RUN) -m pytest -n 2 --dist loadgroup $(ARGS); tested=$$?; \
+	$(RUN) -m pytest -n 2 $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
 

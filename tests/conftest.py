@@ -20,22 +20,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 
 _FIGURE = "figure"
 
-_TESTS = Path(__file__).parent
 _WITH_BROKERS = frozenset(
     {"client", "clients", "cluster", "commands", "conformance", "hostile", "integration", "interop", "server"}
 )
-"""Folders whose tests start brokers: one worker has them all, so that a broker shares the cores with one other test."""
+"""Folders whose tests start brokers: no two of them run at a time. Spark's do not either: a process has one JVM."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all tests with brokers to one worker, all with Spark to one, and each other module to one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _worker_group
+    return scheduler
+
+
+def _worker_group(nodeid: str) -> str:
+    module = nodeid.partition("::")[0]
+    folder = module.split("/")[1]
+    return "brokers" if folder in _WITH_BROKERS else "spark" if folder == "spark" else module
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests one worker of pytest-xdist must run, and leave out what is long, unless `-m` speaks of it."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_worker_group(item.path)))
+    """Leave out what is long, unless `-m` speaks of it."""
     if _runs_long(config):
         return
     long = [item for item in items if item.get_closest_marker("long") is not None]
@@ -46,12 +58,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _runs_long(config: pytest.Config) -> bool:
     return "long" in config.getoption("markexpr", "")
-
-
-def _worker_group(path: Path) -> str:
-    """One group of all tests with brokers, one of all with Spark (a process has one JVM), and one a module else."""
-    folder = path.relative_to(_TESTS).parts[0]
-    return "brokers" if folder in _WITH_BROKERS else "spark" if folder == "spark" else str(path)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
