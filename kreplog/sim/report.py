@@ -67,7 +67,7 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     """Run the seeds and print the results; return whether all passed. keep_going: do not stop at the first failure.
 
     The first failing seed is shrunk by runs with fewer faults, unless its faults were chosen. Raises UsageError, before
-    any seed is run.
+    any seed is run; KeyboardInterrupt, once the results until then are printed.
     """
     if options.only is not None:
         for seed in seeds:
@@ -77,15 +77,22 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     started = time.perf_counter()
     results: list[Result] = []
     failed: list[Result] = []
-    with _progress() as bar:
-        task = bar.add_task("seeds", total=len(seeds))
-        for result in simulate.run_seeds(seeds, options, jobs):
-            results.append(result)
-            bar.advance(task)
-            if result.violations:
-                failed.append(result)
-                if not keep_going:
-                    break
+    interrupted = False
+    try:
+        with _progress() as bar:
+            task = bar.add_task("seeds", total=len(seeds))
+            for result in simulate.run_seeds(seeds, options, jobs):
+                results.append(result)
+                bar.advance(task)
+                if result.violations:
+                    failed.append(result)
+                    if not keep_going:
+                        break
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        interrupted = True
+        print(f"interrupted after {_counted(len(results), 'seed')} of {len(seeds):,}", file=sys.stderr)
     seconds = time.perf_counter() - started
     shrunk = None
     if failed and options.only is not None:
@@ -109,6 +116,8 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
             print(f"seed {result.seed}: {result.violations[0].kind}: {result.violations[0].text}")
             print(f"  replay: {options.command(result.seed)}")
         _print_totals(facts)
+    if interrupted:
+        raise KeyboardInterrupt
     return not failed
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,20 @@ def test_the_command_that_replays_a_seed_has_all_options() -> None:
         "--only 1,2"
     )
     assert Options().command(9) == "kreplog simulate --seeds 9"
+
+
+def test_an_interruption_prints_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_seeds = simulate.run_seeds
+
+    def interrupted(seeds: range, options: Options, jobs: int) -> Iterator[Result]:
+        yield from run_seeds(seeds[:2], options, jobs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulate, "run_seeds", interrupted)
+    done = CliRunner().invoke(app, ["simulate", "--seeds", "0:50"])
+    assert done.exit_code == 130
+    assert "interrupted after 2 seeds of 50" in done.stderr
+    assert done.stdout.startswith("2 seeds in ") and done.stdout.endswith("no guarantee was violated\n")
 
 
 @pytest.mark.parametrize(
