@@ -117,6 +117,8 @@ WRONG_FOR_BROKER_SINKS: dict[str, tuple[str, ...]] = {
     "kafka.request.timeout.ms": COUNTS,
     "kafka.delivery.timeout.ms": COUNTS,
     "kafka.max.block.ms": COUNTS,
+    "kafka.transactional.id": ("", "x" * 40_000),
+    "kafka.transaction.timeout.ms": (*COUNTS, "999"),
     "kafka.acks": ("", "2", "some"),
     "kafka.enable.idempotence": BOOLEANS,
     "kafka.security.protocol": ("", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
