@@ -12,7 +12,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kreplog._native import (
@@ -37,6 +36,7 @@ from kreplog._native.batch import Record
 from kreplog._native.log import SegmentedLog
 from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
+from kreplog.closing import Closing
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
 from kreplog.follow import Follow, wait_async
@@ -78,7 +78,7 @@ class NumpyColumns(NamedTuple):
     values: npt.NDArray[Any] | None
 
 
-class Appender(BufferedAppender):
+class Appender(Closing, BufferedAppender):
     """Buffers single records and appends them in batches; a context manager, made by `Log.appender`.
 
     A record is written when its batch is full, on `flush`, before any other call that changes the log, or after
@@ -100,14 +100,6 @@ class Appender(BufferedAppender):
             daemon=True,
         )
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Write the buffered records and close. Closing twice does nothing. Raises LogFailedError."""
@@ -137,7 +129,7 @@ def _linger(appender_ref: weakref.ref[Appender], wake: threading.Event, linger_n
         del appender
 
 
-class Log(SegmentedLog):
+class Log(Closing, SegmentedLog):
     """One replica of a partition: an ordered log of records in a directory, in Kafka's format.
 
     Open it with `Log.open`. One process writes, any number read. Safe to use from several threads.
@@ -174,14 +166,6 @@ class Log(SegmentedLog):
             recovery.recover(log, progress)
             _writers.add(log)
         return log
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"[{self.log_start_offset}, {self.log_end_offset})"

@@ -23,7 +23,7 @@ SOURCES = {
 
 # A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
 # is __init__.py, which stands for the public names.
-EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config"}
+EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config", "kreplog.closing"}
 CORE = {
     "kreplog.core",
     "kreplog.core.messages",
@@ -44,6 +44,7 @@ CORES = (
 )
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
+    "kreplog.closing": set(),
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},

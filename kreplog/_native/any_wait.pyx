@@ -14,11 +14,6 @@ cdef extern from *:
     """
     #include "wake_impl.h"
 
-    static inline void kreplog_pause(int64_t ns) {
-        struct timespec duration = {ns / 1000000000, ns % 1000000000};
-        nanosleep(&duration, NULL);
-    }
-
     /* Sleep for `ns` at most while each page's word is the one seen: the number of a page whose word is another, or was
        raised meanwhile; KREPLOG_NOT_WOKEN, or KREPLOG_NO_SUCH_CALL where the kernel has none. Sleeps with all bits. */
     enum { KREPLOG_MOST_WORDS = 128, KREPLOG_NOT_WOKEN = -1, KREPLOG_NO_SUCH_CALL = -2 };
@@ -55,7 +50,7 @@ cdef extern from *:
     enum: KREPLOG_NO_SUCH_CALL
     int kreplog_sleep_any(uint8_t* const* pages, const uint32_t* seen, int count, int64_t ns) noexcept nogil
     void kreplog_wake_sleepers(const uint8_t* page, uint32_t seen, int count) noexcept nogil
-    void kreplog_pause(int64_t ns) noexcept nogil
+    int kreplog_sleep(const uint8_t* page, uint32_t seen, int64_t ns) noexcept nogil
 
 cdef enum:
     SLICE_NS = 20_000_000
@@ -86,4 +81,4 @@ def sleep_any(list waits not None):
         if woken >= 0:
             kreplog_wake_sleepers(pages[woken], seen[woken], INT_MAX)
         elif woken == KREPLOG_NO_SUCH_CALL:
-            kreplog_pause(pause)
+            kreplog_sleep(NULL, 0, pause)

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from kreplog._native.arrow import ArrowBuilder
 from kreplog._native.arrow_export import ArrowColumns
@@ -25,6 +24,7 @@ from kreplog.client.epoch_history import EpochHistory
 from kreplog.client.fetcher import Fetcher, FetchSettings, PartitionFetch
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_lookup import OffsetAndTimestamp, list_offsets
+from kreplog.closing import Closing
 from kreplog.core.messages import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kreplog.errors import (
     ArgumentTypeError,
@@ -76,7 +76,7 @@ class FetchedArrow:
         return pa.record_batch(self.columns)
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads committed records of many partitions, from their leaders, as Arrow columns.
 
     bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
@@ -139,14 +139,6 @@ class Consumer:
         self._fetcher: Fetcher | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection; pieces that were handed over stay valid."""

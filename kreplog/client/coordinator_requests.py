@@ -11,6 +11,7 @@ from kreplog.client.broker_client import Address
 from kreplog.client.bulk_errors import GroupRequestError, TransactionRequestError
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections
 from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
@@ -113,6 +114,18 @@ def from_all_coordinators(
         if failed is None or failed[1] not in RETRIABLE or time.monotonic() + RETRY_BACKOFF_S >= deadline:
             return found, failed
         time.sleep(RETRY_BACKOFF_S)  # they are being loaded, which clients are not notified of
+
+
+def refused_offsets(response: Any) -> Refusal | None:
+    """What a coordinator says against offsets: of OffsetCommit, TxnOffsetCommit or OffsetFetch."""
+    if getattr(response, "error_code", 0):
+        return generic.error_of(response.error_code), "the coordinator refuses offsets"
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                at = TopicPartition(topic.name, partition.partition_index)
+                return generic.error_of(partition.error_code), f"the coordinator refuses the offset of {at}"
+    return None
 
 
 def _address(found: Any) -> Address:

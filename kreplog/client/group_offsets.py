@@ -11,9 +11,8 @@ from typing import Any
 
 from kreplog.client.bulk_errors import OffsetCommitError
 from kreplog.client.cluster_connections import ClusterConnections
-from kreplog.client.coordinator_requests import Refusal, call_coordinator
+from kreplog.client.coordinator_requests import call_coordinator, refused_offsets
 from kreplog.types import NO_EPOCH, TopicPartition
-from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
 
@@ -40,7 +39,7 @@ def commit_offsets(
         group,
         ApiKey.OFFSET_COMMIT,
         deadline,
-        _refused_commit,
+        refused_offsets,
         failure=OffsetCommitError,
         group_id=group,
         generation_id_or_member_epoch=-1,
@@ -49,12 +48,3 @@ def commit_offsets(
         retention_time_ms=-1,
         topics=[{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
     )
-
-
-def _refused_commit(response: Any) -> Refusal | None:
-    for topic in response.topics:
-        for partition in topic.partitions:
-            if partition.error_code:
-                at = TopicPartition(topic.name, partition.partition_index)
-                return generic.error_of(partition.error_code), f"the coordinator refuses the offset of {at}"
-    return None

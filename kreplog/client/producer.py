@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from kreplog._native.arrow_records import ArrowRows, BatchEncoder, arrow_pieces
 from kreplog.client.bulk_connection import BulkConnection, close_quietly, wait_for
 from kreplog.client.bulk_errors import BrokersUnreachableError, PartitionUnavailableError, ProduceError
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
 from kreplog.client.produce_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
+from kreplog.closing import Closing
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_partition_number, check_topic
@@ -64,7 +64,7 @@ class _BrokerProduces:
         self.sent_at: dict[int, float] = {}
 
 
-class Producer:
+class Producer(Closing):
     """Appends rows of Arrow tables to the partitions of a cluster, as idempotent batches.
 
     bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
@@ -110,14 +110,6 @@ class Producer:
         self._busy = threading.Lock()
         self._failure: KreplogError | None = None
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         with self._alone(closing=True):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from kreplog.client.bulk_errors import GroupRequestError, TransactionRequestError
-from kreplog.client.coordinator_requests import GROUP, TRANSACTION, Refusal, call_coordinator
+from kreplog.client.coordinator_requests import GROUP, TRANSACTION, Refusal, call_coordinator, refused_offsets
 from kreplog.client.producer import Producer
 from kreplog.errors import ErrorCode, KreplogError, ProducerFencedError, UsageError
 from kreplog.types import NO_EPOCH, TopicPartition
@@ -74,7 +74,7 @@ class TransactionalProducer(Producer):
             group,
             ApiKey.OFFSET_FETCH,
             time.monotonic() + self._delivery_timeout_s,
-            _refused_offsets,
+            refused_offsets,
             group_id=group,
             topics=None,
             require_stable=True,
@@ -134,7 +134,7 @@ class TransactionalProducer(Producer):
             })  # fmt: skip
         self._call(
             ApiKey.TXN_OFFSET_COMMIT,
-            _refused_offsets,
+            refused_offsets,
             key=group,
             **self._producer(),
             group_id=group,
@@ -184,15 +184,4 @@ def _refused_partitions(response: Any) -> Refusal | None:
             if partition.partition_error_code:
                 at = TopicPartition(topic.name, partition.partition_index)
                 return generic.error_of(partition.partition_error_code), f"{at} is not added to the transaction"
-    return None
-
-
-def _refused_offsets(response: Any) -> Refusal | None:
-    if getattr(response, "error_code", 0):
-        return generic.error_of(response.error_code), "the coordinator refuses offsets"
-    for topic in response.topics:
-        for partition in topic.partitions:
-            if partition.error_code:
-                at = TopicPartition(topic.name, partition.partition_index)
-                return generic.error_of(partition.error_code), f"the coordinator refuses the offset of {at}"
     return None

@@ -7,6 +7,7 @@ same seed and options replay exactly.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -146,7 +147,8 @@ def run_seeds(seeds: Sequence[int], options: Options, jobs: int) -> Iterator[Res
         return
     chunks = [(tuple(seeds[at : at + CHUNK]), options) for at in range(0, len(seeds), CHUNK)]
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs) as pool:
+    # Ctrl-C reaches the workers too, which the parent ends.
+    with context.Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for results in pool.imap(_run_chunk, chunks):
             yield from results
 

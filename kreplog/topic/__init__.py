@@ -9,12 +9,12 @@ import os
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kreplog._native import topic_rows
 from kreplog._native.arrow_records import RowSelection
 from kreplog._native.partitioner import partition_for
+from kreplog.closing import Closing
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, LogClosedError, ResourceExhaustedError, UsageError
@@ -61,7 +61,7 @@ class PartitionOffset(NamedTuple):
     offset: int
 
 
-class Topic:
+class Topic(Closing):
     """The partitions of a topic in one folder, in Kafka's layout: `data/orders-0`, `data/orders-1` and so on.
 
     Open it with `Topic.open`. One process writes, any number read. Safe to use from several threads. Each partition is
@@ -130,14 +130,6 @@ class Topic:
     _maintenance: TopicMaintenance
     _key_codec: ObjectCodec | None
     _value_codec: ObjectCodec | None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.partitions} partitions"

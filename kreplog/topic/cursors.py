@@ -13,10 +13,10 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kreplog._native.files import error_of
+from kreplog.closing import Closing
 from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, UsageError
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.decoding import OnError
@@ -36,7 +36,7 @@ _CREATE = (
 _cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
 
 
-class Cursor:
+class Cursor(Closing):
     """The place of a reader in a topic, made by `Topic.cursor`; a context manager. For one thread at a time.
 
     Iterating returns the records from its place to the high watermarks at that moment. The place moves with each record
@@ -60,14 +60,6 @@ class Cursor:
             self._release()
             raise
         _cursors.add(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._places}"

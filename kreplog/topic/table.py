@@ -12,12 +12,12 @@ import time
 import weakref
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
 from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_offset, checked_timeout, new_wait
+from kreplog.closing import Closing
 from kreplog.codecs import ObjectCodec
 from kreplog.errors import (
     ArgumentTypeError,
@@ -52,7 +52,7 @@ class TableEntry(NamedTuple):
     value: Any
 
 
-class Table(Mapping[Any, Any]):
+class Table(Closing, Mapping[Any, Any]):
     """The newest value of each key of a topic, made by `Topic.table`; a context manager. Safe for several threads.
 
     A record with a null value, a tombstone, removes its key; a record without a key does not count; nor does one of a
@@ -94,14 +94,6 @@ class Table(Mapping[Any, Any]):
         _tables[id(self)] = self
         if follow:
             self._follower = TableFollower(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._native)} keys"

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import kreplog
+from kreplog.closing import Closing
 from kreplog.errors import KreplogError, LogTruncatedError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition, topic_id_text, topic_uuid
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
@@ -109,21 +109,13 @@ class LeaderLog:
         ]
 
 
-class ClusterReader:
+class ClusterReader(Closing):
     """What plans have to know of a cluster; a context manager, which closes its connections. Not thread-safe.
 
     Connects when first used: before that it can be pickled."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         consumer = self.__dict__.pop("_consumer", None)

@@ -9,7 +9,6 @@ under way, of all partitions together; and errors are typed.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from kreplog import LogConfig, Topic, errors
 from kreplog.topic import cursor_log
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, acknowledged, finish, result_of, start
+from tests.faults.forked import acknowledge, broken_off_at_each_call, result_of
 
 COMMITS = 12
 
@@ -55,28 +54,22 @@ def look(path: Path) -> int:
     return found[0]
 
 
+def prepare(path: Path) -> None:
+    with Topic.open(path, 2) as topic:
+        for number in range(2 * COMMITS):
+            topic.append(b"", partition=number % 2)
+
+
+def check(path: Path, steps: list[tuple[int, int]]) -> None:
+    begun, done = steps[-1] if steps else (0, 0)
+    found = result_of(partial(look, path))
+    assert done <= found <= begun, f"{done} commits returned, {begun} were begun, the place is {found}"
+
+
 def main(directory: Path, mode: str) -> None:
     cursor_log.CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=700)
     cursor_log.PARTITIONS = 2
-    nth = 0
-    broken_off = 0
-    while True:
-        nth += 1
-        path = directory / f"{mode}-{nth}" / "orders"
-        with Topic.open(path, 2) as topic:
-            for number in range(2 * COMMITS):
-                topic.append(b"", partition=number % 2)
-        code, received = finish(*start(partial(play, path, mode, nth)))
-        assert code in (0, faults.REFUSED, faults.UNHARMED, -9), f"call {nth}: the reader ended with {code}"
-        steps = acknowledged(received)
-        begun, done = steps[-1] if steps else (0, 0)
-        found = result_of(partial(look, path))
-        assert done <= found <= begun, f"call {nth}: {done} commits returned, {begun} were begun, the place is {found}"
-        shutil.rmtree(path.parent)
-        if code == faults.UNHARMED:
-            break
-        broken_off += code != 0
-    print(f"calls={nth} broken_off={broken_off}")
+    broken_off_at_each_call(directory, mode, "orders", prepare, play, check)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -12,7 +14,10 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.faults import shim
 
 T = TypeVar("T")
 
@@ -91,6 +96,36 @@ def _write_all(fd: int, data: bytes) -> None:
 def acknowledge(pipe: int, first: int, stop: int) -> None:
     """Report to the parent that the records [first, stop) were acknowledged."""
     os.write(pipe, _ACK.pack(first, stop))
+
+
+def broken_off_at_each_call(
+    directory: Path,
+    mode: str,
+    topic: str,
+    prepare: Callable[[Path], object],
+    play: Callable[[Path, str, int, int], None],
+    check: Callable[[Path, list[tuple[int, int]]], None],
+) -> None:
+    """Break `play(path, mode, n, pipe)` off at its n-th file call, n = 1, 2, ..., until it has fewer; after each, run
+    `check(path, acknowledged)`. Each n has a path of its own, made ready by `prepare`. Prints how many there were.
+
+    Raises AssertionError, with n."""
+    broken_off = 0
+    for nth in itertools.count(1):
+        path = directory / f"{mode}-{nth}" / topic
+        prepare(path)
+        code, received = finish(*start(partial(play, path, mode, nth)))
+        try:
+            assert code in (0, shim.REFUSED, shim.UNHARMED, -signal.SIGKILL), f"the child ended with {code}"
+            check(path, acknowledged(received))
+        except AssertionError as error:
+            error.add_note(f"broken off at file call {nth}")
+            raise
+        shutil.rmtree(path.parent)
+        if code == shim.UNHARMED:
+            print(f"calls={nth} broken_off={broken_off}")
+            return
+        broken_off += code != 0
 
 
 def kill_after(pid: int, reader: int, delay_s: float) -> tuple[int, list[tuple[int, int]]]:

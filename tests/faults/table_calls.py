@@ -9,7 +9,6 @@ the one under way; the table has what the log has; the next `save` works; and er
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from kreplog import Topic, errors
 from kreplog._native.key_table import KeyTable
 from kreplog.topic.table_snapshot import read_snapshot
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, acknowledged, finish, result_of, start
+from tests.faults.forked import acknowledge, broken_off_at_each_call, result_of
 
 SAVES = 3
 
@@ -56,25 +55,19 @@ def look(path: Path) -> int:
     return applied[0].next_offset if applied else 0
 
 
+def prepare(path: Path) -> None:
+    Topic.open(path, 1).close()
+    (path.parent / "snapshots").mkdir()
+
+
+def check(path: Path, steps: list[tuple[int, int]]) -> None:
+    begun, done = steps[-1] if steps else (0, 0)
+    found = result_of(partial(look, path))
+    assert done <= found <= begun, f"{done} saves returned, {begun} were begun, there are {found}"
+
+
 def main(directory: Path, mode: str) -> None:
-    nth = 0
-    broken_off = 0
-    while True:
-        nth += 1
-        path = directory / f"{mode}-{nth}" / "prices"
-        Topic.open(path, 1).close()
-        (path.parent / "snapshots").mkdir()
-        code, received = finish(*start(partial(play, path, mode, nth)))
-        assert code in (0, faults.REFUSED, faults.UNHARMED, -9), f"call {nth}: the reader ended with {code}"
-        steps = acknowledged(received)
-        begun, done = steps[-1] if steps else (0, 0)
-        found = result_of(partial(look, path))
-        assert done <= found <= begun, f"call {nth}: {done} saves returned, {begun} were begun, there are {found}"
-        shutil.rmtree(path.parent)
-        if code == faults.UNHARMED:
-            break
-        broken_off += code != 0
-    print(f"calls={nth} broken_off={broken_off}")
+    broken_off_at_each_call(directory, mode, "prices", prepare, play, check)
 
 
 if __name__ == "__main__":

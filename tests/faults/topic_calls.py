@@ -9,7 +9,6 @@ before or after the step under way, and errors are typed.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from kreplog import LogConfig, Topic, errors
 from kreplog.topic import folder
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, acknowledged, finish, result_of, start
+from tests.faults.forked import acknowledge, broken_off_at_each_call, result_of
 
 CONFIG = LogConfig(segment_bytes=1000)
 FIRST, GROWN = 3, 5
@@ -62,28 +61,18 @@ def look(path: Path) -> tuple[int, list[int]]:
         return reader.partitions, found
 
 
+def check(path: Path, steps: list[tuple[int, int]]) -> None:
+    appended = max((records for _, records in steps), default=0)
+    partitions, found = result_of(partial(look, path))
+    assert sorted(found) == list(range(len(found))), found
+    assert appended <= len(found) <= appended + 1, f"{appended} acknowledged, {found}"
+    if steps and steps[-1][0] == GROWN:
+        assert partitions == GROWN, f"{partitions} partitions"
+    assert partitions in (FIRST, GROWN), f"{partitions} partitions"
+
+
 def main(directory: Path, mode: str) -> None:
-    nth = 0
-    broken_off = 0
-    while True:
-        nth += 1
-        path = directory / f"{mode}-{nth}" / "orders"
-        path.parent.mkdir()
-        code, received = finish(*start(partial(play, path, mode, nth)))
-        assert code in (0, faults.REFUSED, faults.UNHARMED, -9), f"call {nth}: the writer ended with {code}"
-        steps = acknowledged(received)
-        appended = max((records for _, records in steps), default=0)
-        partitions, found = result_of(partial(look, path))
-        assert sorted(found) == list(range(len(found))), f"call {nth}: {found}"
-        assert appended <= len(found) <= appended + 1, f"call {nth}: {appended} acknowledged, {found}"
-        if steps and steps[-1][0] == GROWN:
-            assert partitions == GROWN, f"call {nth}: {partitions} partitions"
-        assert partitions in (FIRST, GROWN), f"call {nth}: {partitions} partitions"
-        shutil.rmtree(path.parent)
-        if code == faults.UNHARMED:
-            break
-        broken_off += code != 0
-    print(f"calls={nth} broken_off={broken_off}")
+    broken_off_at_each_call(directory, mode, "orders", lambda path: path.parent.mkdir(), play, check)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from tests.interop.jvm import NEWEST, Broker, Kafka, Unavailable
+from tests.interop.jvm import NEWEST, Broker, Kafka, skipped_where_unavailable
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]
@@ -33,10 +33,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    try:
+    with skipped_where_unavailable():
         return Kafka(tmp_path_factory.mktemp("kafka"))
-    except Unavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -60,10 +58,8 @@ def broker(one_broker: Broker) -> Broker:
 def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of each release, of the module's own; killed at the end."""
     folder = tmp_path_factory.mktemp("either")
-    try:
+    with skipped_where_unavailable():
         made = Broker(Kafka(folder, request.param), folder)
-    except Unavailable as error:
-        pytest.skip(str(error))
     try:
         made.start()
         yield made

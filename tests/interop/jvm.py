@@ -13,8 +13,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from kreplog.errors import UsageError
 from pyspark_kreplog.session import java_home
@@ -83,6 +86,15 @@ num.recovery.threads.per.data.dir=1
 
 class Unavailable(Exception):
     """Maven, Java or the jars cannot be had on this machine; says which, and why."""
+
+
+@contextmanager
+def skipped_where_unavailable() -> Iterator[None]:
+    """Skips the test where Maven, Java or the jars are lacking: kreplog itself needs none of them."""
+    try:
+        yield
+    except Unavailable as error:
+        pytest.skip(f"a real Apache Kafka cannot be had here: {error}")
 
 
 def java() -> str:

@@ -17,7 +17,7 @@ from kreplog_jobs import mirror
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from tests.integration.clusters import eventually
 from tests.interop.clients import Message, create, messages, send, served, served_to_java
-from tests.interop.jvm import NEWEST, Broker, Kafka, Unavailable
+from tests.interop.jvm import NEWEST, Broker, Kafka, skipped_where_unavailable
 
 pytestmark = pytest.mark.interop
 
@@ -29,11 +29,9 @@ COUNT = 3000
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kafka, Broker]]:
     """A second broker, of the newest release."""
     folder = tmp_path_factory.mktemp("newest")
-    try:
+    with skipped_where_unavailable():
         kafka = Kafka(folder, NEWEST)
         made = Broker(kafka, folder)
-    except Unavailable as error:
-        pytest.skip(str(error))
     try:
         made.start()
         yield kafka, made

@@ -14,7 +14,7 @@ from tests.integration.clusters import admin_of, running, wait_for_topic
 from tests.interop.clients import found_by_kreplog
 from tests.interop.connector.job import FIRST, SECOND
 from tests.interop.connector_environment import FOLDER, environment, interpreter, jars
-from tests.interop.jvm import Unavailable
+from tests.interop.jvm import skipped_where_unavailable
 
 pytestmark = pytest.mark.interop
 
@@ -36,12 +36,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def result(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the job printed."""
-    try:
+    with skipped_where_unavailable():
         python = interpreter()
         arguments = [cluster.bootstrap(), jars(), str(tmp_path_factory.mktemp("job"))]
         variables = environment(python)
-    except Unavailable as error:
-        pytest.skip(str(error))
     command = [str(python), str(FOLDER / "job.py"), *arguments]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables, timeout=JOB_S

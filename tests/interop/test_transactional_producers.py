@@ -13,7 +13,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire import transaction_records
 from tests.integration.clusters import FAST, admin_of, eventually, running
-from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, Unavailable
+from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, skipped_where_unavailable
 
 pytestmark = pytest.mark.interop
 
@@ -30,10 +30,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    try:
+    with skipped_where_unavailable():
         return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
-    except Unavailable as error:
-        pytest.skip(str(error))
 
 
 def test_kip_664_kafkas_tool_lists_and_describes_transactions(kafka: Kafka, cluster: LocalCluster) -> None:

@@ -141,8 +141,9 @@ def test_the_mapping_of_objects(path: Path) -> None:
         assert table == {"teapot": {"price": 6}} and None not in table
         with pytest.raises(errors.RecordEncodeError):
             table.get(5)
+        number: Any = 5
         with pytest.raises(errors.ArgumentTypeError, match="prefix"):
-            table.prefix(5)  # type: ignore[arg-type]
+            table.prefix(number)
 
 
 def test_a_value_that_does_not_decode_is_raised_skipped_or_set_aside(path: Path) -> None:
@@ -212,9 +213,10 @@ def test_wait_for_a_record_of_another_process(path: Path) -> None:
         assert waiting.result() == (True, b"2")
         writer.result()
         assert table.wait_for((1, 2), timeout=0.001) is False
+        wrong: Any
         for wrong, said in (((2, 0), "no partition 2"), ((0, -1), "offset -1"), (5, "place is a pair")):
             with pytest.raises(errors.UsageError, match=said):
-                table.wait_for(wrong)  # type: ignore[arg-type]
+                table.wait_for(wrong)
 
 
 def test_beside_compaction(path: Path) -> None:
@@ -265,8 +267,9 @@ def test_as_of_offsets_and_of_times(topic: Topic) -> None:
             topic.table(at=wrong)
     with pytest.raises(errors.UsageError, match="no partition 2"):
         topic.table(at={2: 0})
+    word: Any = "yesterday"
     with pytest.raises(errors.ArgumentTypeError, match="datetime"):
-        topic.table(at="yesterday")  # type: ignore[arg-type]
+        topic.table(at=word)
 
 
 def test_damage_is_reported_with_its_place_and_the_batches_before_stay(path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import operator
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kreplog import Table, Topic, errors
 from kreplog._native.any_wait import sleep_any
-from kreplog._native.waiting import Outcome, new_wait
+from kreplog._native.waiting import HighWatermarkWait, Outcome, new_wait
 from tests.waiting import InChild, InThread, until, until_waiting, wake_at
 
 
@@ -50,8 +52,9 @@ def test_a_table_follows_the_writer_of_another_process(path: Path) -> None:
 def test_more_partitions_than_the_kernel_waits_for(path: Path) -> None:
     with Topic.open(path, 130) as topic, topic.table(follow=True) as table:
         for partition in (0, 129):
-            topic.append(b"v", b"k%d" % partition, partition=partition)
-            until(lambda partition=partition: b"k%d" % partition in table)  # type: ignore[misc]
+            key = b"k%d" % partition
+            topic.append(b"v", key, partition=partition)
+            until(partial(operator.contains, table, key))
 
 
 def test_a_truncation_and_a_deletion_are_seen(topic: Topic) -> None:
@@ -72,7 +75,7 @@ def test_each_of_the_logs_wakes_the_thread(topic: Topic) -> None:
         assert all(wait.poll(0, -1) == Outcome.WAITING for wait in waits)
         assert wake_at(Path(f"{topic.path}-{partition}")) == 1
 
-        def sleep(waits: list = waits, partition: int = partition) -> int:  # type: ignore[type-arg]
+        def sleep(waits: list[HighWatermarkWait] = waits, partition: int = partition) -> int:
             while waits[partition].poll(0, -1) == Outcome.WAITING:
                 sleep_any(waits)
             return sum(wait.poll(0, -1) == Outcome.REACHED for wait in waits)

@@ -7,6 +7,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_only_what_comes_after_it_is_read(topic: Topic, snapshot: Path) -> None:
     with topic.table(snapshot=snapshot) as table:
         assert dict(table.items()) == expected and len(table) == 4
         assert table.offsets == {0: 11, 1: 11, 2: 1}
-        assert table.entry(b"k2") == (0, 9, table.entry(b"k2")[2], b"18")  # type: ignore[index]
+        entry = table.entry(b"k2")
+        assert entry is not None and (entry.partition, entry.offset, entry.value) == (0, 9, b"18")
         table.save()
     with topic.table(snapshot=snapshot) as table:
         assert dict(table.items()) == expected
@@ -161,8 +163,9 @@ def test_what_cannot_be_saved(topic: Topic, snapshot: Path, tmp_path: Path, monk
         topic.table().save()
     with pytest.raises(errors.UsageError, match="leave out `at`"):
         topic.table(at={0: 1}, snapshot=snapshot)
+    number: Any = 5
     with pytest.raises(errors.ArgumentTypeError, match="snapshot is a str"):
-        topic.table(snapshot=5)  # type: ignore[arg-type]
+        topic.table(snapshot=number)
     nowhere = tmp_path / "no folder" / "snapshot"
     with pytest.raises(errors.StorageError, match="no folder") as refused:
         topic.table(snapshot=nowhere).save()
@@ -178,9 +181,9 @@ def test_what_cannot_be_saved(topic: Topic, snapshot: Path, tmp_path: Path, monk
             return str(error)
         return ""
 
-    def interrupted(*arguments: object) -> Iterator[bytes]:
+    def interrupted(*arguments: Any) -> Iterator[bytes]:
         assert "another process writes this snapshot" in result_of(save_meanwhile)
-        yield from pieces(*arguments)  # type: ignore[arg-type]
+        yield from pieces(*arguments)
 
     with topic.table(snapshot=snapshot) as table, monkeypatch.context() as patch:
         patch.setattr(table_snapshot, "_pieces", interrupted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -16,7 +17,7 @@ _MAX_RESPONSE_BYTES = 16 << 20
 E = TypeVar("E")
 
 
-class RequestQueues(Generic[E]):
+class RequestQueues(ABC, Generic[E]):
     """Effects that are requests, queued by broker. name: of the tasks. address_of: a broker's internal endpoint, None
     if it is not known."""
 
@@ -48,9 +49,9 @@ class RequestQueues(Generic[E]):
         finally:
             peer.close()
 
+    @abstractmethod
     async def exchange(self, peer: Peer, broker: int, correlation: int, effects: list[E]) -> list[E]:
         """Send one request for some of the effects, and pass its outcome on; returns the other effects."""
-        raise NotImplementedError
 
     def address(self, broker: int) -> Address:
         """Raises ConnectionError."""
