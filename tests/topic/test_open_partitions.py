@@ -69,13 +69,20 @@ def test_columns_for_all_partitions(path: Path) -> None:
         assert values(topic) == sorted(2 * keys)
 
 
+def leave_free(count: int) -> None:
+    """Let this process open so many files more, whatever numbers its open ones have."""
+    free = [os.dup(0) for _ in range(count)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for number in free:
+        os.close(number)
+
+
 def test_the_process_may_open_no_more_files(path: Path) -> None:
     """Which it finds out by itself: other parts of it take files, too."""
 
     def append() -> list[bytes | None]:
         with Topic.open(path, PARTITIONS) as topic:
-            first_free = os.dup(0)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 25, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            leave_free(24)
             for _ in range(2):
                 for number in range(PARTITIONS):
                     topic.append(b"%d" % number, partition=number)
@@ -93,8 +100,7 @@ def test_columns_where_the_process_may_open_no_more_files(path: Path) -> None:
         with Topic.open(path, 30, config=config) as topic:
             for number in range(30):
                 topic.append(sent[number], partition=number)
-            first_free = os.dup(0)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            leave_free(7)
             appended = topic.append_many(pa.table({"value": sent, "partition": [n % 30 for n in range(len(sent))]}))
             assert appended == {number: range(1, 41) for number in range(30)}
             return all(
