@@ -18,6 +18,9 @@ settings.load_profile("kreplog")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; tests send it to their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Most of what a test spends in a Java virtual machine is its start, which compiling less shortens by a third.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 _FIGURE = "figure"
 
 _WITH_BROKERS = frozenset(

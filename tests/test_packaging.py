@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -47,12 +48,8 @@ class Built:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Standard output of `command`, run without this process's Python settings; fails the test with all it said.
-
-    CFLAGS=-O0 makes what is compiled slow and the compiling quick: most of the time these tests would take.
-    """
+    """Standard output of `command`, run without this process's Python settings; fails the test with all it said."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KREPLOG_"))}
-    environment["CFLAGS"] = "-O0"
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -66,15 +63,36 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def copy_compiled(unpacked: Path) -> None:
+    """Put what the checkout has compiled where a build of the unpacked sdist looks for it."""
+    made = unpacked / "build"
+    shutil.copytree(ROOT / "build" / "cython", made / "cython")
+    shutil.copy(ROOT / "build" / "flavour", made)
+    lib = made / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / "kreplog" / "_native"
+    lib.mkdir(parents=True)
+    for module in MODULES:
+        compiled = Path("kreplog", "_native", module + EXTENSION_SUFFIXES[0])
+        shutil.copy2(ROOT / "build" / "editable" / "lib" / compiled, lib)
+
+
+@pytest.fixture(scope="module", params=["compiled before", pytest.param("compiled anew", marks=pytest.mark.long)])
+def built(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Built:
     """Both archives, made by `python -m build` from a copy, so that leftovers in the checkout can neither help nor
-    be disturbed; the wheel is built from the sdist."""
+    be disturbed; the wheel is built from the unpacked sdist."""
     folder = tmp_path_factory.mktemp("packaging")
     hidden = shutil.ignore_patterns(".venv", ".git", "build", "dist", ".*_cache", ".hypothesis", ".benchmarks")
     shutil.copytree(ROOT, folder / "checkout", ignore=hidden)
-    run(sys.executable, "-m", "build", "--outdir", folder / "dist", ".", cwd=folder / "checkout")
+    build = (sys.executable, "-m", "build", "--outdir", folder / "dist")
+    anew = request.param == "compiled anew"
+    isolation = () if anew else ("--no-isolation",)
+    run(*build, *isolation, "--sdist", cwd=folder / "checkout")
     (sdist,) = folder.glob("dist/*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    unpacked = folder / sdist.name.removesuffix(".tar.gz")
+    if not anew:
+        copy_compiled(unpacked)
+    run(*build, *isolation, "--wheel", cwd=unpacked)
     (wheel,) = folder.glob("dist/*.whl")
     with tarfile.open(sdist) as archive:
         sdist_files = {member.name.partition("/")[2] for member in archive if member.isfile()}

@@ -1,6 +1,6 @@
-"""Driver: a script of operations broken off at its n-th file call, for n = 1, 2, ... until none is reached.
+"""Driver: a script of operations broken off at its n-th file call, for n = 1, 1 + stride, ... until none is reached.
 
-Arguments: directory, what happens there ("kill", "halfway": killed with half of a write done). Needs the shim.
+Arguments: directory, what happens there ("kill", "halfway": killed with half of a write done), stride. Needs the shim.
 """
 
 from __future__ import annotations
@@ -96,11 +96,13 @@ def deaths_in_recovery(directory: Path, mode_name: str) -> int:
             return nth - 1
 
 
-def main(directory: Path, mode_name: str) -> None:
-    in_script = sum(shares(lambda share, step: deaths_in_script(directory, mode_name, share + 1, step)))
+def main(directory: Path, mode_name: str, stride: int) -> None:
+    in_script = sum(
+        shares(lambda share, step: deaths_in_script(directory, mode_name, 1 + share * stride, step * stride))
+    )
     in_recovery = deaths_in_recovery(directory, mode_name)
     print(f"in_script={in_script} in_recovery={in_recovery}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -16,8 +16,16 @@ from tests.faults.forked import result_of
 from tests.faults.io_errors import FAILURES
 from tests.faults.shim import run_driver
 
-STRIDES = {"full-for-good": 3}
-"""Failures whose every third call alone fails, but in a long test: other failures play each kind at every call."""
+STRIDES = {
+    "full-for-good": 9,
+    "open": 4,
+    "sync": 2,
+    "unlink": 2,
+    "write-any": 2,
+    "write-short": 2,
+    "write-interrupted": 2,
+}
+"""Failures of which one in so many calls fails; a long test lets every call fail. These take the longest."""
 
 
 @pytest.mark.parametrize(

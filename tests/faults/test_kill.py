@@ -22,7 +22,9 @@ def test_random_kills(folder: Path) -> None:
     assert seen["in_bulk"] > 5, "deaths within bulk appends"
 
 
-@pytest.mark.parametrize("mode", ["kill", "halfway"])
-def test_killed_at_every_file_call(folder: Path, shim: Path, mode: str) -> None:
-    seen = _numbers(run_driver("each_call", folder, mode, shim=shim))
+@pytest.mark.parametrize(
+    ("mode", "stride"), [("kill", 3), ("halfway", 1), pytest.param("kill", 1, marks=pytest.mark.long)]
+)
+def test_killed_at_every_file_call(folder: Path, shim: Path, mode: str, stride: int) -> None:
+    seen = _numbers(run_driver("each_call", folder, mode, stride, shim=shim))
     assert seen["in_script"] > 80

@@ -31,7 +31,7 @@ def race(folder: Path, seconds: float, seed: int, figure: Callable[[str], None])
 
 
 def test_readers_beside_a_writer_that_truncates(folder: Path, figure: Callable[[str], None]) -> None:
-    race(folder, 20, 1, figure)
+    race(folder, 8, 1, figure)
 
 
 @pytest.mark.long

@@ -124,7 +124,7 @@ FOUND = {
 }
 
 
-FEW = 30
+FEW = 15
 """Seeds of a harmless mutation; `kreplog simulate --mutate NAME` runs more."""
 
 

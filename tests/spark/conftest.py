@@ -33,7 +33,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark_sql_session_timeZone="UTC",
         spark_sql_shuffle_partitions=2,
         spark_driver_memory="1g",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made

@@ -45,7 +45,6 @@ def main(folder: Path, life: int, task_kills: int) -> None:
         spark_python_worker_reuse=False,  # so that each worker that runs has a task
         spark_sql_execution_arrow_maxRecordsPerBatch=50 if life >= 0 else 10_000,
         spark_driver_memory="512m",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     spark.sparkContext.setLogLevel("OFF")
     # Spark looks for formats once, in a worker: were that killed, the session would never find this one.

@@ -27,7 +27,6 @@ def main(data: str, output: str, kill_in_batch: int, options: dict[str, str]) ->
         "local[2]",
         spark_ui_enabled=False,
         spark_driver_memory="512m",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     spark.sparkContext.setLogLevel("ERROR")
 
