@@ -68,7 +68,7 @@ class LogConfig:
     replicated: False means this process is the only replica, so what is appended is committed; True means the high
         watermark moves only by `Log.advance_high_watermark`.
     segment_bytes, segment_ms: a new segment is rolled before either would be exceeded (bytes; ms of record time). A
-        single encoded batch larger than segment_bytes gets a segment of its own.
+        single encoded batch larger than segment_bytes gets a segment of its own; brokers refuse a producer's.
     index_interval_bytes: a batch is indexed once more than this many bytes have been written since the last that was.
     segment_index_bytes: a segment is rolled before the next write once either of its indexes may have grown to this.
     max_message_bytes: the largest record batch accepted, bytes, header included.

@@ -31,6 +31,7 @@ class ErrorCode(IntEnum):
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
@@ -164,6 +165,12 @@ class RecordTooLargeError(UsageError):
     """A record or batch is larger than max_message_bytes; nothing was written."""
 
     kafka_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class RecordBatchTooLargeError(UsageError):
+    """A producer's batch is larger than segment_bytes, in a broker's log; nothing was written."""
+
+    kafka_code = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 class InvalidRecordError(UsageError):

@@ -207,6 +207,7 @@ class Log(Closing, SegmentedLog):
         sequenced: False for what a coordinator writes for a producer, whose sequence numbers are not checked then.
         verified_by: the epoch of the coordinator that has confirmed the transaction which a batch begins; -1 for none.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
+        RecordBatchTooLargeError (in a broker's log a producer's batch has to fit in a segment),
         InvalidRecordError (a compacted log needs keys), InvalidTimestampError, OutOfOrderSequenceError,
         ProducerFencedError, DuplicateSequenceError, InvalidTransactionStateError, UnverifiedTransactionError,
         FencedLeaderEpochError, TooManyProducersError (nothing written), LogFailedError, LogClosedError.

@@ -44,6 +44,7 @@ from kreplog.errors import (
     FencedLeaderEpochError,
     InvalidTimestampError,
     OffsetOutOfRangeError,
+    RecordBatchTooLargeError,
     ResourceExhaustedError,
     UsageError,
 )
@@ -158,7 +159,7 @@ def append_batches(
         epoch = leader_epoch_for(log, leader_epoch)
         copy_in(log, given)
         first = totals.next_offset = log.position.leo
-        assign_offsets(log, prechecked, epoch, now, transactional, &header, &totals)
+        assign_offsets(log, prechecked, epoch, now, transactional, log.managed and sequenced, &header, &totals)
         duplicate = None
         if header.producer_id >= 0:
             if sequenced:
@@ -192,21 +193,21 @@ def append_batches(
 
 
 cdef int assign_offsets(
-    SegmentedLog log, InspectedBatches prechecked, int32_t epoch, int64_t now, bint transactional, BatchHeader* first,
-    Totals* totals
+    SegmentedLog log, InspectedBatches prechecked, int32_t epoch, int64_t now, bint transactional, bint bounded,
+    BatchHeader* first, Totals* totals
 ) except -1:
     """Check the batches in the log's builder and write offsets, epoch and timestamps into their headers.
 
-    transactional: whether a batch may be of a transaction. first: the header of the first batch, as the producer sent
-    it. totals: next_offset is where they begin, then end.
-    Raises CorruptBatchError, RecordTooLargeError, UsageError.
+    transactional: whether a batch may be of a transaction. bounded: whether each has to fit in a segment. first: the
+    header of the first batch, as the producer sent it. totals: next_offset is where they begin, then end.
+    Raises CorruptBatchError, RecordTooLargeError, RecordBatchTooLargeError, UsageError.
     """
     cdef uint8_t* p
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t length = log.builder.length
     cdef Py_ssize_t count = 0
-    cdef int64_t batch_max
+    cdef int64_t batch_max = -1
     cdef RecordsFound found
     cdef bint keyless = prechecked is not None and prechecked.keyless
     cdef int64_t earliest = INT64_MAX if prechecked is None else prechecked.min_timestamp
@@ -219,6 +220,11 @@ cdef int assign_offsets(
         code = check(log, p, length - at, &h)
         if code == BATCH_OK and (h.attributes & barred or h.attributes & TRANSACTIONAL and h.producer_id < 0):
             code = BAD_ATTRIBUTES
+        if code == BATCH_OK and bounded and batch_size(&h) > log.segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"{log.name}: a batch of {batch_size(&h)} bytes does not fit in a segment of {log.segment_bytes}; "
+                "nothing was written: send smaller batches, or raise segment.bytes", partition=log.name,
+            )
         if code == BATCH_OK and h.record_count == 0:
             raise UsageError(f"{log.name}: a producer's batch holds at least one record")
         if prechecked is not None:

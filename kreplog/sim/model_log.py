@@ -21,6 +21,7 @@ from kreplog.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    RecordBatchTooLargeError,
     UnverifiedTransactionError,
     UsageError,
 )
@@ -140,6 +141,11 @@ class ModelLog:
             )
         if not batches:
             raise UsageError(f"{self.name}: there is no batch in an empty buffer")
+        if sequenced and (largest := max(batch.size for batch in batches)) > self._segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"{self.name}: a batch of {largest} bytes does not fit in a segment of {self._segment_bytes}",
+                partition=self.name,
+            )
         first, count = batches[0], 0
         if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
             raise UsageError(f"{self.name}: an idempotent producer's batch must stand alone in its append")

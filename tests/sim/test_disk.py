@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kreplog.core.effects import LogState
-from kreplog.errors import InvariantError, KreplogError, LogClosedError, LogFailedError
+from kreplog.errors import InvariantError, KreplogError, LogClosedError, LogFailedError, RecordBatchTooLargeError
 from kreplog.sim.disk import Disk, DiskLog, Disks, Loss
 from kreplog.sim.records import ModelCodec, NativeCodec, StoredRecord
 from kreplog.types import TopicPartition
@@ -249,6 +249,17 @@ def test_truncating_to_the_end_drops_an_epoch_without_records() -> None:
         log.assign_leader_epoch(2)
         assert log.truncate_to(1).epochs == ((1, 0),)
         log.append_as_follower(batch(disks, 1, epoch=1, offset=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_producers_batch_that_does_not_fit_in_a_segment_is_refused(kind: str) -> None:
+    with Disks(kind, segment_bytes=300) as disks:
+        log, large = disks.disk(1).open(TP, "id").log, batch(disks, 0, 60)
+        with pytest.raises(RecordBatchTooLargeError):
+            log.append_as_leader(large, 0)
+        log.append_as_leader(large, 0, sequenced=False)
+        log.append_as_follower(batch(disks, 60, 60, offset=60))
+        assert log.state().leo == 120
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200])

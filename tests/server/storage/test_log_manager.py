@@ -14,7 +14,8 @@ from kreplog._native.batch import build
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
-from kreplog.errors import LogFailedError, StorageError
+from kreplog.errors import ErrorCode, LogFailedError, RecordBatchTooLargeError, StorageError
+from kreplog.managed_log import InspectedBatches
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
 from tests.reference import sent
@@ -172,6 +173,25 @@ def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_cha
     reopened = life.open()
     reopened.execute(effects.OpenLog(TP, ID, TopicConfig(retention_ms=5)))
     assert reopened.partitions_with_retention() == [TP]
+    life.crash()
+
+
+def test_a_producers_batch_fits_in_a_segment_a_leaders_and_a_coordinators_need_not(life: Life) -> None:
+    """RECORD_LIST_TOO_LARGE, as in Kafka; what its leader has accepted a follower cannot refuse."""
+    logs = life.open()
+    logs.execute(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+    large, small = build([bytes(300)]), build([bytes(100)])
+
+    async def work() -> None:
+        for records in (large, small + large, InspectedBatches(large)):
+            with pytest.raises(RecordBatchTooLargeError, match=f"{TP}: .* segment of 300.*segment.bytes") as refused:
+                logs.execute(effects.AppendAsLeader(TP, records, 0))
+            assert refused.value.kafka_code is ErrorCode.RECORD_LIST_TOO_LARGE
+        logs.execute(effects.AppendAsLeader(TP, small, 0))
+        logs.execute(effects.AppendAsLeader(TP, large, 0, sequenced=False))
+        assert logs.execute(effects.AppendAsFollower(TP, build([bytes(300)], base_offset=2))).leo == 3
+
+    run(work)
     life.crash()
 
 
