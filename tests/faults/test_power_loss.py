@@ -25,7 +25,7 @@ def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
 
 def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
     """Play that many seeds of kills_and_cut, and see that they did what they are for."""
-    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim)
+    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim, timeout_s=60 + 2 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
     figure(match[0])
@@ -53,7 +53,7 @@ def test_power_loss_after_thousands_of_deaths(
 
 
 def compactions(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("compactions", folder, kind, first, seeds, shim=shim)
+    output = run_driver("compactions", folder, kind, first, seeds, shim=shim, timeout_s=60 + 3 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
     figure(match[0])
