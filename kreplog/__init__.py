@@ -12,6 +12,7 @@ from kreplog.topic import (
     Table,
     TableEntry,
     Topic,
+    TopicFollow,
     TopicRecord,
 )
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
@@ -40,6 +41,7 @@ __all__ = [
     "Table",
     "TableEntry",
     "Topic",
+    "TopicFollow",
     "TopicPartition",
     "TopicRecord",
     "VerifyReport",

@@ -241,11 +241,24 @@ def topic_lock_path(str folder not None, str topic not None):
     return os.path.join(folder, topic + TOPIC_LOCK)
 
 
+def is_topic_locked(str folder not None, str topic not None):
+    """Whether a process holds the TopicLock. False where that cannot be known."""
+    return _sees_lock(topic_lock_path(folder, topic)) == 1
+
+
+def was_topic_released(str folder not None, str topic not None):
+    """Whether the latest holder of the TopicLock has released it, and has not died with it."""
+    try:
+        return os.stat(topic_lock_path(folder, topic)).st_size == 0
+    except OSError:
+        return False
+
+
 cdef class TopicLock:
     """The right to write all partitions of a topic in a folder, from `__init__` to `release`.
 
-    Excludes another TopicLock, each partition's own writer, and the brokers of the folder. Raises LogLockedError,
-    StorageError.
+    Excludes another TopicLock, each partition's own writer, and the brokers of the folder. The file holds the process
+    id, and nothing once it was released. Raises LogLockedError, StorageError.
     """
 
     cdef FileHandle file
@@ -273,6 +286,11 @@ cdef class TopicLock:
         self.file = file
 
     def release(self):
+        if self.file is not None:
+            try:
+                self.file.truncate(0)
+            except StorageError:
+                pass  # it looks like a death then, after which a reader says so and the next writer recovers the logs
         for file in (self.file, self.broker_lock):
             if file is not None:
                 (<FileHandle> file).unlock()

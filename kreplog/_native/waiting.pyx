@@ -18,7 +18,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kreplog._native.columns cimport integer
 from kreplog._native.directory cimport is_writer_alive
-from kreplog._native.state cimport AFTER_DEATH, SESSION_CLOSED, SESSION_OPEN, Session, StateFile
+from kreplog._native.state cimport AFTER_DEATH, LOCKED_BY_TOPIC, SESSION_CLOSED, SESSION_OPEN, Session, StateFile
 from kreplog._native.view cimport LogView
 
 from kreplog.errors import (
@@ -233,6 +233,20 @@ cdef HighWatermarkWait wait_of(LogView log, bint across_writers):
 def new_wait(LogView log, bint across_writers):
     """Raises LogClosedError."""
     return wait_of(log, across_writers)
+
+
+def writer_outcome(LogView log not None, bint topic_released):
+    """WRITER_CLOSED or WRITER_DIED by the session in the state file; WAITING where the writer lives, or that cannot be
+    known. For a reader of a topic that is not locked. topic_released: see `was_topic_released`; its writer may have left
+    partitions unopened since they were made, or since a death. Raises LogClosedError."""
+    cdef Session session
+    log.check_open()
+    if log.state is None:
+        return WAITING
+    session = (<StateFile> log.state).session()
+    if session.flags & SESSION_CLOSED or (topic_released and session.flags & LOCKED_BY_TOPIC):
+        return WRITER_CLOSED
+    return WRITER_DIED if session.flags & SESSION_OPEN and not is_writer_alive(log.path, session.flags) else WAITING
 
 
 def checked_offset(LogView log, offset):

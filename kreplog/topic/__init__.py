@@ -22,12 +22,13 @@ from kreplog.log import Log
 from kreplog.topic import arrow_merge
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.cursors import Cursor
-from kreplog.topic.decoding import Decoding, OnError
+from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
 from kreplog.topic.table import At, Table, TableEntry
+from kreplog.topic.topic_follow import TopicFollow, check_max_records
 from kreplog.types import topic_uuid
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "Table",
     "TableEntry",
     "Topic",
+    "TopicFollow",
     "TopicRecord",
 ]
 
@@ -340,6 +342,53 @@ class Topic(Closing):
         ]
         records = merged_by_time(pieces) if order == "time" else (record for piece in pieces for record in piece)
         return Decoding(self.name, self._key_codec, self._value_codec).decoded(records, on_error)
+
+    def follow(
+        self,
+        start: Mapping[int, int] | None = None,
+        timeout: float | None = None,
+        *,
+        across_writers: bool = False,
+        on_error: OnError = "raise",
+    ) -> TopicFollow[TopicRecord]:
+        """Iterate over the committed records of all partitions as they come, and wait for more.
+
+        For `for` and `async for`; a task that is cancelled while it waits has lost no record, and takes a thread of its
+        loop's executor meanwhile. start: offsets by partition, by default the log start, where partitions that are
+        added begin. A partition's records keep their order; partitions have turns of up to 256 records.
+        Ends after `timeout` seconds without a record, when the writer closes the topic or has closed it, and when this
+        topic is closed. across_writers: the writer may close and die; goes on with the next one. on_error: as of
+        `read`. The writer's end is seen within 20 ms where no other writer has followed. Up to 128 partitions wake the
+        reader as `Log.wait` has it; with more, it looks again every 20 ms.
+        Raises UsageError (no such partition), LogClosedError; while iterating as `Log.follow` does, RecordDecodeError.
+        """
+        decoding = Decoding(self.name, self._key_codec, self._value_codec)
+        check_on_error(on_error)
+
+        def convert(number: int, record: Any) -> TopicRecord | None:
+            return next(decoding.decoded(iter((TopicRecord(number, *record),)), on_error), None)
+
+        return TopicFollow(self._folder, {} if start is None else start, timeout, across_writers, 0, convert)
+
+    def follow_batches(
+        self,
+        start: Mapping[int, int] | None = None,
+        timeout: float | None = None,
+        *,
+        max_records: int = 1000,
+        across_writers: bool = False,
+        on_error: OnError = "raise",
+    ) -> TopicFollow[list[TopicRecord]]:
+        """`follow` in lists of 1 to `max_records` records of a partition: those that are committed, without a wait for
+        a full list."""
+        decoding = Decoding(self.name, self._key_codec, self._value_codec)
+        check_on_error(on_error)
+        check_max_records(max_records)
+
+        def convert(number: int, records: Any) -> list[TopicRecord] | None:
+            return list(decoding.decoded((TopicRecord(number, *record) for record in records), on_error)) or None
+
+        return TopicFollow(self._folder, {} if start is None else start, timeout, across_writers, max_records, convert)
 
     def to_arrow(
         self,
