@@ -237,8 +237,8 @@ def new_wait(LogView log, bint across_writers):
 
 def writer_outcome(LogView log not None, bint topic_released):
     """WRITER_CLOSED or WRITER_DIED by the session in the state file; WAITING where the writer lives, or that cannot be
-    known. For a reader of a topic that is not locked. topic_released: see `was_topic_released`; its writer may have left
-    partitions unopened since they were made, or since a death. Raises LogClosedError."""
+    known. For a reader of a topic that is not locked. topic_released: see `was_topic_released`; partitions may have
+    been left unopened since they were made, or since a death. Raises LogClosedError."""
     cdef Session session
     log.check_open()
     if log.state is None:

@@ -124,12 +124,14 @@ class TestWriter:
         with Topic.open(path, read_only=True) as reader:
             assert [record.value for record in reader.follow()] == [b"v"]
 
-    def test_a_close_ends_it_and_a_partition_that_was_never_opened_does_not(self, path: Path) -> None:
-        Topic.open(path, 2).close()
-        with Topic.open(path) as topic, Topic.open(path, read_only=True) as reader:
+    def test_a_close_ends_it_and_a_partition_that_was_not_opened_does_not(self, path: Path) -> None:
+        with Topic.open(path, 2) as topic:
+            topic.log(0)
             topic.append(b"v", partition=1)
+        with Topic.open(path) as topic, Topic.open(path, read_only=True) as reader:
             waiting = InThread(lambda: [record.value for record in reader.follow()])
-            until_waiting(partition_path(path, 1), 1)
+            until(lambda: wake_at(partition_path(path, 1)) == 2)
+            topic.log(1)
             topic.append(b"w", partition=0)
             until(lambda: wake_at(partition_path(path, 0)) == 2)
             topic.close()
