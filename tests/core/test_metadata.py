@@ -64,3 +64,19 @@ def test_a_topic_that_is_requested_by_an_id_of_an_earlier_one_is_unknown() -> No
     assert cache.replica_error(TP, "earlier") is ErrorCode.UNKNOWN_TOPIC_ID
     assert cache.replica_error(TopicPartition("topic", 9), "id") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cache.replica_error(OTHER, "id") is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_the_partitions_of_a_topic_are_counted() -> None:
+    cache = MetadataCache()
+    parts = [TopicPartition("topic", number) for number in range(3)]
+    cache.read([], [state(part, 1) for part in parts[:2]], own_id=2)
+    assert (cache.partition_count("topic"), cache.partition_count("other")) == (2, 0)
+    for controller_epoch, sent, deleted, counts in [
+        (5, [*parts, OTHER], (), (3, 1)),
+        (5, parts[:1], (OTHER, OTHER), (3, 0)),
+        (6, parts[1:], (), (2, 0)),
+        (5, parts, (), (2, 0)),
+    ]:
+        states = tuple(state(part, 2) for part in sent)
+        cache.apply(UpdateMetadataRequest(1, controller_epoch, 6, (), states, deleted))
+        assert (cache.partition_count("topic"), cache.partition_count("other")) == counts

@@ -7,6 +7,7 @@ for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
@@ -26,6 +27,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
+        self._counts: Counter[str] = Counter()
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = -1
         self.from_store = False
@@ -48,6 +50,11 @@ class MetadataCache:
             else state._replace(state=state.state._replace(leader=NO_LEADER))
             for state in states
         }
+        self._counts = Counter(partition.topic for partition in self.partitions)
+
+    def partition_count(self, topic: str) -> int:
+        """Number of partitions of a topic, 0 if it is not in the cache."""
+        return self._counts[topic]
 
     def topic_error(self, by_id: bool = False) -> ErrorCode:
         """The error for a topic that is not in the cache; retriable while the cache is empty for want of a source."""
@@ -77,14 +84,19 @@ class MetadataCache:
         if self.is_stale(request.controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if request.controller_epoch > self.controller_epoch:
+            self._counts.clear()
             self.partitions = {}  # a new controller first sends everything; deletions in between were not announced
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = {broker.id: broker for broker in request.brokers}
         for partition in request.deleted:
-            self.partitions.pop(partition, None)
+            if self.partitions.pop(partition, None) is not None:
+                self._counts[partition.topic] -= 1
+                if not self._counts[partition.topic]:
+                    del self._counts[partition.topic]
         for state in request.partitions:
             held = self.partitions.get(state.partition)
+            self._counts[state.partition.topic] += held is None
             if held is None or not is_older(state, held):
                 self.partitions[state.partition] = state
         return ErrorCode.NONE

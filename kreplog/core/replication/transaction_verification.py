@@ -142,13 +142,12 @@ class TransactionVerification:
         yield SendAddPartitions(queue.tag, coordinator, request)
 
     def _coordinator_of(self, transactional_id: str) -> int:
-        count, known = 0, self._metadata.partitions
-        while TopicPartition(TRANSACTIONS_TOPIC, count) in known:
-            count += 1
+        count = self._metadata.partition_count(TRANSACTIONS_TOPIC)
         if not count:
             return NO_LEADER
         home = TopicPartition(TRANSACTIONS_TOPIC, partition_of_transaction(transactional_id, count))
-        return known[home].state.leader
+        known = self._metadata.partitions.get(home)
+        return NO_LEADER if known is None else known.state.leader
 
     def answered(self, event: AddPartitionsAnswered, now_ms: int) -> Steps[None]:
         """The coordinator has answered, or its answer is lost."""
