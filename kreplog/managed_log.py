@@ -6,7 +6,7 @@ and directories, open files and freed memory, and batches as clients send them.
 
 from __future__ import annotations
 
-from kreplog._native import compaction, writable
+from kreplog._native import compaction, encoded, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK, show_lock
@@ -18,7 +18,7 @@ from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog._native.state import STATE_NAME
 from kreplog.log import Fetched, Log
-from kreplog.types import CompactionBacklog
+from kreplog.types import ActiveProducer, CompactionBacklog
 
 __all__ = [
     "OWNER_LOCK",
@@ -75,6 +75,10 @@ class ManagedLog(Log):
         """Its directory is about to be moved or deleted: what threads still do with it may fail, and is not logged. A
         compaction under way ends without touching what is in its place then."""
         writable.expect_failure(self)
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """The idempotent producers with state in the log. Raises LogFailedError, LogClosedError."""
+        return encoded.active_producers(self)
 
     def compaction_backlog(self, now_ms: int) -> CompactionBacklog:
         """What a compaction would find. Rolls the active segment if its oldest record is past max_compaction_lag_ms.

@@ -191,6 +191,21 @@ class CompactionReport:
     segments_after: int
 
 
+class ActiveProducer(NamedTuple):
+    """An idempotent producer with state in a log.
+
+    last_sequence: of its newest batch, and last_timestamp, of that or of its last marker, in ms; -1 for none.
+    coordinator_epoch: of its last marker, -1 for none. transaction_start: the first offset of its open transaction, -1
+    for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionBacklog:
     """What a compaction of a log would find in the segments that it may look at.

@@ -389,6 +389,15 @@ def producer_count(SegmentedLog log):
     return 0 if log.producers is None else len(log.producers)
 
 
+def active_producers(SegmentedLog log):
+    """See ManagedLog.active_producers."""
+    log.begin_write()
+    try:
+        return log.producers.active()
+    finally:
+        log.unlock()
+
+
 def expire_producers(SegmentedLog log, int64_t now_ms):
     """See Log.expire_producers."""
     log.begin_write()

@@ -42,6 +42,8 @@ from kreplog.errors import (
     UsageError,
 )
 
+from kreplog.types import ActiveProducer
+
 _logger = logging.getLogger("kreplog")
 
 cdef enum:
@@ -280,6 +282,18 @@ cdef class ProducerState:
             if producer.count:
                 found.append(_batch(producer, producer.count - 1).last_offset)
         found.sort()
+        return found
+
+    cpdef list active(self):
+        """An ActiveProducer for each producer."""
+        cdef ProducerEntry producer
+        cdef list found = []
+        for producer_id, producer in self._producers.items():
+            last_sequence = _batch(producer, producer.count - 1).last_sequence if producer.count else -1
+            found.append(ActiveProducer(
+                producer_id, producer.epoch, last_sequence, producer.timestamp, producer.coordinator_epoch,
+                producer.transaction,
+            ))
         return found
 
     cpdef bytes snapshot(self):

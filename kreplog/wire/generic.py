@@ -96,6 +96,7 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
         admin.ListPartitionReassignmentsRequest,
         admin.ListPartitionReassignmentsResponse,
     ),
+    ApiKey.DESCRIBE_PRODUCERS: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     ApiKey.LIST_TRANSACTIONS: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
     ApiKey.DESCRIBE_CLUSTER: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),

@@ -46,6 +46,8 @@ def test_kip_664_kafkas_tool_lists_and_describes_transactions(kafka: Kafka, clus
     assert re.search(r"^listed\s+\d+\s+\d+\s+Ongoing", kafka.run(*tool, "list"), re.MULTILINE)
     described = kafka.run(*tool, "describe", "--transactional-id", "listed")
     assert re.search(r"\sOngoing\s.*listed-0", described), described
+    producers = kafka.run(*tool, "describe-producers", "--topic", "listed", "--partition", "0")
+    assert re.search(r"^\d+\s+0\s+-1\s+0\s+\d+\s+0", producers, re.MULTILINE), producers
     producer.commit_transaction(TIMEOUT_S)
     eventually(
         lambda: "CompleteCommit" in kafka.run(*tool, "describe", "--transactional-id", "listed"), "it is not complete"

@@ -47,6 +47,7 @@ from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import inspected, refusals
 from kreplog.server.handlers.metadata import Description, MetadataHandlers
+from kreplog.server.handlers.producer_descriptions import ProducerHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.monitoring.logs import log_applied
@@ -170,7 +171,7 @@ class Api:
             **groups.ENCODERS,
             **transactions.ENCODERS,
         }
-        self._queries = _queries(metadata)
+        self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted))
         coordinators = self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
         )
@@ -552,7 +553,7 @@ class Api:
             self._cluster_id = node.data.decode()
 
 
-def _queries(metadata: MetadataHandlers) -> dict[int, Callable[[Any, int], Description]]:
+def _queries(metadata: MetadataHandlers, producers: ProducerHandlers) -> dict[int, Callable[[Any, int], Description]]:
     """Handlers of requests that describe the cluster, by API key; called with a request and its version."""
     return {
         ApiKey.METADATA: metadata.metadata,
@@ -560,6 +561,7 @@ def _queries(metadata: MetadataHandlers) -> dict[int, Callable[[Any, int], Descr
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version: metadata.topic_partitions(request),
         ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
         ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
+        ApiKey.DESCRIBE_PRODUCERS: lambda request, version: producers.describe(request),
     }
 
 

@@ -1,0 +1,98 @@
+"""DescribeProducers: what the leader's log knows of idempotent producers (KIP-664)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.errors import ErrorCode
+from kreplog.server.handlers.producer_descriptions import ProducerHandlers
+from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
+from tests.reference import sent
+from tests.server.brokers import eventually, serving, until_controlled
+from tests.server.test_broker import Client
+
+TP = TopicPartition("topic", 0)
+
+
+async def described(client: Client, *partitions: TopicPartition) -> list[tuple[int, list[Any]]]:
+    """The error of each partition, and what is said of its producers, but for timestamps."""
+    topics = [{"name": name, "partition_indexes": [number]} for name, number in partitions]
+    response = await client.call(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)
+    return [
+        (
+            partition.error_code,
+            [
+                (
+                    *(producer.producer_id, producer.producer_epoch, producer.last_sequence),
+                    *(producer.coordinator_epoch, producer.current_txn_start_offset),
+                )
+                for producer in partition.active_producers
+            ],
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+    ]
+
+
+def test_a_leader_describes_the_producers_of_its_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1) as (broker,):
+            await until_controlled(broker)
+            client = Client(broker)
+            assert await client.create("topic") == 0
+            assert await described(client, TP) == [(ErrorCode.NONE, [])]
+            first = sent(8, 0, b"a", b"b", epoch=3, transactional=False)
+            for records in (first, sent(7, 0, b"c", transactional=False)):
+                assert (await client.produce(records)).partitions[0].error is ErrorCode.NONE
+            log = broker.hosted.of(TP).log
+            log.append_batches(sent(9, 0, b"d"), transactional=True)
+            log.append_batches(sent(6, 0, b"e"), transactional=True)
+            log.append_transaction_marker(6, 1, committed=True, coordinator_epoch=5)
+            assert await described(client, TP, TopicPartition("topic", 1), TopicPartition("no", 0)) == [
+                (ErrorCode.NONE, [(8, 3, 1, -1, -1), (7, 0, 0, -1, -1), (9, 0, 0, -1, 3), (6, 1, -1, 5, -1)]),
+                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+            ]
+            response = await client.call(
+                ApiKey.DESCRIBE_PRODUCERS, 0, topics=[{"name": "topic", "partition_indexes": [0]}]
+            )
+            (found,) = response.topics[0].partitions
+            stamps = {producer.producer_id: producer.last_timestamp for producer in found.active_producers}
+            assert stamps[6] >= stamps[9] > 0
+
+            request = SimpleNamespace(topics=[SimpleNamespace(name="topic", partition_indexes=[0])])
+            entries, make = ProducerHandlers(broker.manager, broker.hosted).describe(request)
+            assert entries == 4
+            deletion = {"topics": [], "topic_names": ["topic"], "timeout_ms": 10_000}
+            await client.call(ApiKey.DELETE_TOPICS, 5, **deletion)
+            await eventually(lambda: asyncio.sleep(0, log.closed))
+            assert make()["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            client.peer.close()
+
+    asyncio.run(main())
+
+
+def test_a_follower_does_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1, 2) as brokers:
+            for broker in brokers:
+                await until_controlled(broker)
+            clients = [Client(broker) for broker in brokers]
+            topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "configs": []}
+            topic["assignments"] = [{"partition_index": 0, "broker_ids": [2, 1]}]
+            await clients[0].call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+            await eventually(lambda: asyncio.sleep(0, TP in brokers[0].manager.partitions))
+            assert await described(clients[0], TP) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+            assert await described(clients[1], TP) == [(ErrorCode.NONE, [])]
+            for client in clients:
+                client.peer.close()
+
+    asyncio.run(main())
