@@ -4,6 +4,9 @@ lost offset       a reader gets an offset although a later commit was acknowledg
 refused commit    a reader gets an offset whose commit was refused
 stale commit      a commit is acknowledged in a generation after which another was assigned before it was sent
 two owners        two members of a generation have the same partition
+
+A group that is empty and has no offsets is removed, as in Kafka: one of its name begins with generation 1 again. Which
+of these groups an assignment or a commit belongs to is told by its member id.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ Violate = Callable[[str, str, Event], None]
 
 @dataclass(slots=True)
 class _Commit:
-    """fenced: another process had taken over from its static member. invoked, acknowledged: places in the history."""
+    """generation: behind the count of the groups that were removed before. fenced: another process had taken over from
+    its static member. invoked, acknowledged: places in the history."""
 
     number: int
-    generation: int
+    generation: tuple[int, int]
     fenced: bool
     invoked: int
     acknowledged: int = _NEVER
@@ -41,9 +45,11 @@ class GroupChecker:
         self._violate = violate
         self._commits: dict[str, _Commit] = {}
         self._last_acknowledged: dict[int, list[_Commit]] = {}
-        self._owners: dict[tuple[int, int], str] = {}
+        self._removed = 0
+        self._removed_before: dict[str, int] = {}
+        self._owners: dict[tuple[int, int, int], str] = {}
         self._processes: dict[str, list[str]] = {}
-        self._generations: list[tuple[int, int]] = []
+        self._generations: list[tuple[tuple[int, int], int]] = []
         self.counts = {"offsets": 0, "generations": 0}
 
     def heard(self, event: Event, place: int) -> None:
@@ -61,22 +67,34 @@ class GroupChecker:
                 pass
 
     def _assigned(self, event: GroupAssigned, place: int) -> None:
-        if all(event.generation > generation for generation, _ in self._generations):
-            self._generations.append((event.generation, place))
+        self._removed += self._is_of_another_group(event)
+        removed = self._removed_before.setdefault(event.member_id, self._removed)
+        if all((removed, event.generation) > generation for generation, _ in self._generations):
+            self._generations.append(((removed, event.generation), place))
             self.counts["generations"] += 1
         processes = self._processes.setdefault(event.owner, [])
         if event.member_id not in processes:
             processes.append(event.member_id)
         for number in event.numbers:
-            owner = self._owners.setdefault((event.generation, number), event.owner)
+            owner = self._owners.setdefault((removed, event.generation, number), event.owner)
             if owner != event.owner:
                 text = f"{owner} and {event.owner} both have partition {number} in generation {event.generation}"
                 self._violate("two owners", text, event)
 
+    def _is_of_another_group(self, event: GroupAssigned) -> bool:
+        """Whether the group was removed since: a new member gets a generation that was over before it began to join."""
+        if self._last_acknowledged or event.member_id in self._removed_before:
+            return False
+        reached = [generation for generation, place in self._generations if place < event.since]
+        # A static member that returns joins no new generation.
+        rejoins = event.owner != event.member_id
+        return bool(reached) and (self._removed, event.generation + rejoins) <= max(reached)
+
     def _invoked(self, event: OffsetCommitInvoked, place: int) -> _Commit:
         latest = self._processes.get(event.owner, [event.member_id])
         fenced = event.member_id in latest[:-1]
-        return _Commit(event.number, event.generation, fenced, place)
+        removed = self._removed_before.get(event.member_id, self._removed)
+        return _Commit(event.number, (removed, event.generation), fenced, place)
 
     def _committed(self, event: OffsetCommitted, place: int) -> None:
         commit = self._commits[event.text]
@@ -92,8 +110,8 @@ class GroupChecker:
         for generation, assigned in self._generations:
             if generation > commit.generation and assigned < commit.invoked:
                 text = (
-                    f"{event.client} got {event.text} acknowledged in generation {commit.generation}, after generation "
-                    f"{generation} was assigned"
+                    f"{event.client} got {event.text} acknowledged in generation {commit.generation[1]}, after "
+                    f"generation {generation[1]} was assigned"
                 )
                 self._violate("stale commit", text, event)
                 return

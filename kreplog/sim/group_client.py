@@ -100,6 +100,8 @@ class _Member:
         self._instance = name if random.random() < 0.4 else None
         self._member_id = ""
         self._former: tuple[int, str] | None = None
+        self._joined: dict[str, int] = {}
+        """Places in the history where the process began to join, the last by member id."""
         self._texts = count(1)
 
     def run(self) -> Steps:
@@ -155,9 +157,12 @@ class _Member:
             (("deal", b""),),
             requires_member_id=True,
         )
+        since = len(self._history.events)
         response: JoinGroupResponse | None = yield from self._call(request, REBALANCE_MS)
         if response is None:
             return None
+        if response.error is ErrorCode.NONE:
+            self._joined[response.member_id] = since
         if response.error is ErrorCode.MEMBER_ID_REQUIRED or response.error is ErrorCode.NONE:
             self._member_id = response.member_id
         elif response.error in _NEW_MEMBER:
@@ -174,7 +179,8 @@ class _Member:
             return None
         numbers = tuple(map(int, response.assignment.decode().split(","))) if response.assignment else ()
         owner, at = self._instance or member_id, self._history.now_ms()
-        self._history.add(GroupAssigned(at, self._home, "", self._name, generation, owner, member_id, numbers))
+        since = self._joined[member_id]
+        self._history.add(GroupAssigned(at, self._home, "", self._name, since, generation, owner, member_id, numbers))
         return numbers
 
     def _work(self, generation: int, numbers: Sequence[int]) -> Steps:

@@ -149,8 +149,10 @@ class GroupEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class GroupAssigned(GroupEvent):
-    """A member got its assignment. owner: its instance id, or its member id. numbers: of the partitions that it has."""
+    """A member got its assignment. since: place in the history when it began to join. owner: its instance id, or its
+    member id. numbers: of the partitions that it has."""
 
+    since: int
     generation: int
     owner: str
     member_id: str

@@ -168,7 +168,9 @@ class Kafka:
         return self._run(self.command(main, *arguments), given, False)
 
     def _run(self, command: list[str], given: bytes, silent: bool) -> str:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=TOOL_S)
+        # Java says that it has options from there, where a tool must say nothing; it gets them in the command.
+        environment = {name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"}
+        done = subprocess.run(command, input=given, env=environment, capture_output=True, timeout=TOOL_S)
         output, errors = done.stdout.decode(), done.stderr.decode(errors="replace")
         good = done.returncode == 0 and not (silent and errors)
         classpath = command[command.index("-cp") + 2]
