@@ -5,8 +5,8 @@ refused commit    a reader gets an offset whose commit was refused
 stale commit      a commit is acknowledged in a generation after which another was assigned before it was sent
 two owners        two members of a generation have the same partition
 
-A group that is empty and has no offsets is removed, as in Kafka: one of its name begins with generation 1 again. Which
-of these groups an assignment or a commit belongs to is told by its member id.
+A group that is empty and has no offsets is removed, as in Kafka: one of its name begins with generation 1 again. The
+member id of an assignment or of a commit shows which of these groups it belongs to.
 """
 
 from __future__ import annotations

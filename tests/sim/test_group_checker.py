@@ -63,6 +63,6 @@ def test_an_assignment_that_arrives_late_is_of_the_same_group() -> None:
 
 
 def test_a_static_member_returns_to_its_generation() -> None:
-    """That it joined after another had its assignment tells of no other group."""
+    """That it joined after another had its assignment is no sign of another group."""
     assert kinds(assigned("a", 1, 0, static=True), assigned("b", 1, 1, static=True)) == []
     assert kinds(assigned("c", 1, 0), assigned("b", 1, 1, static=True)) == ["two owners"]
