@@ -68,6 +68,7 @@ TOPIC_TAKES_EFFECT = {
     "message.timestamp.type": "next produce",
     "message.timestamp.before.max.ms": "next produce",
     "message.timestamp.after.max.ms": "next produce",
+    "compression.type": "next produce",
     "cleanup.policy": "next check for retention, next run of a cleaner thread, and next produce",
     "min.cleanable.dirty.ratio": "next run of a cleaner thread, after `log.cleaner.backoff.ms` at the latest",
     "min.compaction.lag.ms": "next run of a cleaner thread",
@@ -189,8 +190,6 @@ def default_of(name: str) -> str:
     if name in settings.SETTINGS:
         default = settings.SETTINGS[name].default
         return "**required**" if default is settings._REQUIRED else _value(default)
-    if name in topic_settings.FIXED:
-        return topic_settings.FIXED[name]
     if name in topic_settings.UNUSED:
         return _value(topic_settings.UNUSED[name])
     own = getattr(TopicConfig(), topic_settings.NAMES[name])
@@ -270,8 +269,6 @@ def _topic_settings() -> str:
         meaning = _meaning(of_log if own is None else of_topic, field)
         takes_effect = TOPIC_TAKES_EFFECT[name]
         rows.append((f"`{name}`", kind, allowed, default, _unit(name), takes_effect, _of_kafka(name), meaning))
-    for name, fixed in topic_settings.FIXED.items():
-        rows.append((f"`{name}`", "string", fixed, fixed, "", "never", "the same", "accepted with this value alone"))
     for name, usual in topic_settings.UNUSED.items():
         kind = {bool: "bool", int: "int", str: "list"}[type(usual)]
         allowed = {"bool": "true, false", "int": "0 to 2^63-1", "list": "PARTITION:BROKER, ...; or *"}[kind]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from kreplog.errors import ArgumentTypeError, UsageError
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+TOPIC_COMPRESSION_TYPES = ("producer", "uncompressed", *COMPRESSION_TYPES[1:])
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
@@ -160,6 +161,8 @@ class TopicConfig:
         page cache.
     cleanup_policy: "delete" deletes segments past the retention limits, "compact" leaves of each key the newest
         record, and refuses records without a key; or both.
+    compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
+        compresses what comes otherwise anew, before it appends it.
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that have no effect, with their values as text, by name.
 
@@ -170,6 +173,7 @@ class TopicConfig:
     unclean_leader_election_enable: bool = False
     flush_messages: int = 2**63 - 1
     cleanup_policy: str = "delete"
+    compression_type: str = "producer"
     offset_gaps: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -191,11 +195,19 @@ class TopicConfig:
         if self.message_timestamp_type is not None:
             _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
         _one_of("cleanup_policy", self.cleanup_policy, CLEANUP_POLICIES)
+        _one_of("compression_type", self.compression_type, TOPIC_COMPRESSION_TYPES)
 
     @property
     def compacts(self) -> bool:
         """Whether the cleanup policy has "compact" in it."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def codec(self) -> str | None:
+        """The codec of every batch in the log, "none" for no compression; None for that of its producer."""
+        if self.compression_type == "producer":
+            return None
+        return "none" if self.compression_type == "uncompressed" else self.compression_type
 
     def log_config(self, broker: LogConfig) -> LogConfig:
         """What a log of the topic goes by, on a broker whose own settings are these."""

@@ -15,6 +15,7 @@ from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
 from kreplog._native.markers import committed_of
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
+from kreplog._native.recompression import has_other_codec, recompressed
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog._native.state import STATE_NAME
 from kreplog.log import Fetched, Log
@@ -35,11 +36,13 @@ __all__ = [
     "end_of",
     "error_of",
     "group_number",
+    "has_other_codec",
     "inflated_sizes",
     "keep_freed",
     "keep_open",
     "make_directory",
     "read_topic_id",
+    "recompressed",
     "show_lock",
     "write_topic_id",
 ]

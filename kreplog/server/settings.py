@@ -474,6 +474,7 @@ _TOPIC = {
     "unclean.leader.election.enable": "unclean_leader_election_enable",
     "flush.messages": "flush_messages",
     "log.cleanup.policy": "cleanup_policy",
+    "compression.type": "compression_type",
 }
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}

@@ -1,8 +1,7 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
-They are checked here, whether a topic is created or altered. Names are Kafka's. One of them has one allowed value,
-since tools send it in any case: batches keep their compression. Others, UNUSED, are stored and described, but have no
-effect: there is nothing here that they could change.
+They are checked here, whether a topic is created or altered. Names are Kafka's. Some of them, UNUSED, are stored and
+described, but have no effect: there is nothing here that they could change.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 from kreplog.config import TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
 from kreplog.server.settings import BrokerSettings, config_value, value_like
 
-FIXED = {"compression.type": "producer"}
 NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field not in ("offset_gaps", "unused")}
 
 UNUSED: dict[str, bool | int | str] = {
@@ -120,9 +118,9 @@ def with_gaps_of(config: TopicConfig, before: TopicConfig) -> TopicConfig:
 
 def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
     name, text, operation = change
-    if name not in NAMES and name not in FIXED and name not in UNUSED:
+    if name not in NAMES and name not in UNUSED:
         raise InvalidSettingError(
-            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *FIXED, *UNUSED]))}"
+            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *UNUSED]))}"
         )
     if operation in (APPEND, SUBTRACT) and name in LISTS:
         present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
@@ -133,10 +131,6 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         )
     if name in UNUSED:
         return _with_unused(config, name, None if operation == DELETE else text or "")
-    if name in FIXED:
-        if operation == SET and text != FIXED[name]:
-            raise InvalidSettingError(f"{name} = {text}: must be {FIXED[name]}")
-        return config
     field = NAMES[name]
     if operation == DELETE:
         return replace(config, **{field: getattr(default, field)})
@@ -196,8 +190,6 @@ def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Describ
             yield Described(name, own, of_broker[2], True, of_broker)
         else:
             yield Described(name, value, TOPIC, True, of_broker)
-    for name, fixed in FIXED.items():
-        yield Described(name, fixed, DEFAULT, False)
     given = dict(config.unused)
     for name, default in UNUSED.items():
         value, source = (_unused_value(name, given[name]), TOPIC) if name in given else (default, DEFAULT)

@@ -12,7 +12,7 @@ pytest.importorskip("sphinx", reason="the page of settings is made by Sphinx, th
 from generated import KAFKA_DEFAULTS, NOT_OF_KAFKA, default_of
 
 from kreplog.server.settings import SETTINGS
-from kreplog.server.topic_settings import FIXED, NAMES, UNUSED
+from kreplog.server.topic_settings import NAMES, UNUSED
 from tests.interop.jvm import Kafka
 
 INTERNAL = {"producer.id.expiration.check.interval.ms"}
@@ -36,7 +36,7 @@ def test_the_page_of_settings_says_what_kafka_says(kafka: Kafka) -> None:
     topic = printed(kafka, "org.apache.kafka.storage.internals.log.LogConfig")
     assert len(broker) > 200 and len(topic) > 30
     ours = [(name, default_of(name), broker) for name in SETTINGS]
-    ours += [(name, default_of(name), topic) for name in (*NAMES, *FIXED, *UNUSED)]
+    ours += [(name, default_of(name), topic) for name in (*NAMES, *UNUSED)]
     wrong = []
     for name, default, theirs in ours:
         page, same = KAFKA_DEFAULTS.get(name, "the same"), default.removesuffix(" (no limit)")

@@ -40,10 +40,10 @@ def test_values_are_parsed_by_type() -> None:
         Change("unclean.leader.election.enable", "true"),
         Change("message.timestamp.type", "LogAppendTime"),
         Change("cleanup.policy", "delete"),
-        Change("compression.type", "producer"),
+        Change("compression.type", "gzip"),
     ]
     assert changed(BROKERS, changes, BROKERS, 3) == TopicConfig(
-        2, True, retention_ms=1000, message_timestamp_type="LogAppendTime"
+        2, True, retention_ms=1000, message_timestamp_type="LogAppendTime", compression_type="gzip"
     )
 
 
@@ -75,7 +75,7 @@ def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
             [Change("min.compaction.lag.ms", "2"), Change("max.compaction.lag.ms", "1")],
             "min.compaction.lag.ms = 2 must be at most max.compaction.lag.ms, 1",
         ),
-        ([Change("compression.type", "gzip")], "compression.type = gzip: must be producer"),
+        ([Change("compression.type", "none")], "compression.type = none: choose one of producer, uncompressed, gzip"),
         ([Change("cleanup.policy", "erase", APPEND)], "cleanup.policy = delete,erase: choose one of"),
         ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be a text that is not empty"),
         ([Change("file.delete.delay.ms", "-1")], "file.delete.delay.ms = -1: must be an integer from 0 to"),
@@ -171,5 +171,6 @@ def test_described_settings_have_their_source() -> None:
     assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
     assert found["max.message.bytes"].broker == ("message.max.bytes", 5000, STATIC)
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == (1 << 30, DEFAULT)
-    assert found["segment.bytes"].alterable and not found["compression.type"].alterable
+    assert (found["compression.type"].value, found["compression.type"].source) == ("producer", DEFAULT)
+    assert found["segment.bytes"].alterable and found["compression.type"].alterable
     assert SET == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kreplog.config import TOPIC_LOG_SETTINGS, TopicConfig
+from kreplog.config import TOPIC_COMPRESSION_TYPES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -37,6 +37,7 @@ configs = st.just(TopicConfig()) | st.builds(
     st.booleans(),
     st.integers(1, 2**63 - 1),
     cleanup_policy=st.sampled_from(["delete", "compact", "delete,compact"]),
+    compression_type=st.sampled_from(TOPIC_COMPRESSION_TYPES),
     offset_gaps=st.booleans(),
     min_cleanable_dirty_ratio=st.none() | st.floats(0, 1),
     retention_ms=st.none() | st.integers(-1, 2**63 - 1),
@@ -130,6 +131,7 @@ def test_every_setting_of_a_topic_is_encoded() -> None:
         "unclean_leader_election_enable",
         "flush_messages",
         "cleanup_policy",
+        "compression_type",
         "offset_gaps",
         *TOPIC_LOG_SETTINGS,
         "unused",

@@ -45,7 +45,7 @@ from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
-from kreplog.server.handlers.inspection import inspected, refusals
+from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
 from kreplog.server.handlers.metadata import Description, MetadataHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
@@ -382,24 +382,30 @@ class Api:
                 produce.known_to(response, header.api_version), header
             )
             oversized = refusals(request, len(frame))
-            if oversized is None:
+            codecs = recompressions(request, self._host.manager.metadata.partitions, self._host.settings.log)
+            if oversized is None and not codecs:
                 self._put(context, request)
             else:
                 context.hold(len(frame))
-                self._start(self._inspect(context, request, oversized, len(frame)))
+                self._start(self._inspect(context, request, oversized or {}, codecs, len(frame)))
         if request.acks == 0:
             context.respond(())
         elif refused is not None:
             context.respond(produce.encode_response(refused, header))
 
     async def _inspect(
-        self, context: RequestContext, request: ProduceRequest, refused: dict[int, KreplogError], size: int
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        refused: dict[int, KreplogError],
+        codecs: dict[int, Recompression],
+        size: int,
     ) -> None:
-        """Inspect batches in a thread, then append them. Later requests of the connection wait, so that its batches are
-        appended in order."""
+        """Inspect batches in a thread, where those that `codecs` names are compressed anew; then append them. Later
+        requests of the connection wait, so that its batches are appended in order."""
         try:
             with _closing_on_error(context):
-                self._put(context, await self._in_thread(inspected, request, refused))
+                self._put(context, await self._in_thread(inspected, request, refused, codecs))
         finally:
             context.release(size)
 

@@ -1,16 +1,21 @@
-"""Inspection of a producer's compressed batches: decompression bombs are refused, large batches checked in a thread.
+"""Inspection of a producer's batches: decompression bombs are refused, large batches checked in a thread.
 
 The block headers or the trailer of a compressed batch bound its decompressed size, so oversized batches are refused
-before anything is decompressed. Each batch is decompressed once: in a thread if the request is large, else on append.
+before anything is decompressed. A batch is decompressed in a thread if the request is large, else on append; one that
+its topic's compression.type wants otherwise is compressed anew, in a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from kreplog.core.messages import ProducePartition, ProduceRequest
+from kreplog.config import LogConfig
+from kreplog.core.messages import PartitionState, ProducePartition, ProduceRequest
 from kreplog.errors import KreplogError, RecordTooLargeError
-from kreplog.managed_log import InspectedBatches, inflated_sizes
+from kreplog.managed_log import InspectedBatches, has_other_codec, inflated_sizes, recompressed
+from kreplog.types import TopicPartition
 
 INLINE_INFLATED = 1 << 20
 """Decompressed bytes of one request that are checked on the event loop; more go to a thread."""
@@ -48,18 +53,50 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
     return refused if refused or total > INLINE_INFLATED else None
 
 
-def inspected(request: ProduceRequest, refused: dict[int, KreplogError]) -> ProduceRequest:
+class Recompression(NamedTuple):
+    """Of a partition's batches. codec: "none" for no compression. max_message_bytes: of a batch as its producer sent
+    it."""
+
+    codec: str
+    max_message_bytes: int
+
+
+def recompressions(
+    request: ProduceRequest, states: Mapping[TopicPartition, PartitionState], log: LogConfig
+) -> dict[int, Recompression]:
+    """The batches whose topic wants another codec, by index in request.partitions. log: the broker's settings."""
+    found = {}
+    for index, produced in enumerate(request.partitions):
+        state = states.get(produced.partition)
+        if state is None or (codec := state.config.codec) is None:
+            continue
+        if has_other_codec(produced.records, codec):
+            found[index] = Recompression(codec, state.config.max_message_bytes or log.max_message_bytes)
+    return found
+
+
+def inspected(
+    request: ProduceRequest, refused: Mapping[int, KreplogError], codecs: Mapping[int, Recompression]
+) -> ProduceRequest:
     """The request with InspectedBatches for records, each with its maximum timestamps or the error that an append
-    raises. Blocking: decompresses all batches that `refused`, from `refusals`, does not name."""
-    partitions = (_inspected(produced, refused.get(index)) for index, produced in enumerate(request.partitions))
+    raises. Blocking: compresses anew what `codecs`, from `recompressions`, names, and decompresses all batches that
+    `refused`, from `refusals`, does not name."""
+    partitions = (
+        _inspected(produced, refused.get(index), codecs.get(index)) for index, produced in enumerate(request.partitions)
+    )
     return replace(request, partitions=tuple(partitions))
 
 
-def _inspected(produced: ProducePartition, error: KreplogError | None) -> ProducePartition:
+def _inspected(
+    produced: ProducePartition, error: KreplogError | None, recompression: Recompression | None
+) -> ProducePartition:
     if not len(produced.records):
         return produced
+    sent = produced.records
     try:
-        records = InspectedBatches(produced.records, error)
+        if error is None and recompression is not None:
+            sent = recompressed(sent, *recompression, str(produced.partition))
+        records = InspectedBatches(sent, error)
     except KreplogError as found:
-        records = InspectedBatches(produced.records, found)
+        records = InspectedBatches(sent, found)
     return replace(produced, records=records)
