@@ -1,4 +1,4 @@
-"""Fetch, both directions: requests and responses 4 to 17. Each decoder is next to its encoder.
+"""Fetch, both directions: requests and responses 4 to 18. Each decoder is next to its encoder.
 
     request     replica_id int32 (-14), max_wait_ms int32, min_bytes int32, max_bytes int32, isolation int8,
                 session_id int32, session_epoch int32 (both 7+), [topic], [forgotten] (7+), rack_id string (11+)
@@ -57,7 +57,7 @@ from kreplog.types import EpochEndOffset
 
 cdef enum:
     FIRST_VERSION = 4
-    LAST_VERSION = 17
+    LAST_VERSION = 18
     WITH_START = 5
     WITH_SESSIONS = 7
     WITH_EPOCHS = 9

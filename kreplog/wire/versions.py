@@ -67,7 +67,7 @@ Ranges = Mapping[int, tuple[int, int]]
 TO_CLIENTS: Ranges = MappingProxyType(
     {
         ApiKey.PRODUCE: (0, 12),
-        ApiKey.FETCH: (4, 17),
+        ApiKey.FETCH: (4, 18),
         ApiKey.LIST_OFFSETS: (1, 11),
         ApiKey.METADATA: (0, 13),
         ApiKey.OFFSET_COMMIT: (2, 9),
