@@ -48,6 +48,7 @@ KAFKA_DEFAULTS = {
     "replica.fetch.max.bytes": "1048576",
     "leader.imbalance.check.interval.ms": "300 s (leader.imbalance.check.interval.seconds)",
     "flush.messages": "the same (log.flush.interval.messages)",
+    "log.flush.interval.ms": "null: log.flush.scheduler.interval.ms, no limit",
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
@@ -58,6 +59,7 @@ KAFKA_DEFAULTS = {
 TOPIC_TAKES_EFFECT = {
     "min.insync.replicas": "at once: the next produce with acks=all, and the high watermark",
     "unclean.leader.election.enable": "at once, also for partitions without a leader",
+    "flush.ms": "at once, also for what is not fsynced yet",
     "flush.messages": "with the next leader epoch, which the controller begins at once",
     "retention.ms": "next check, every `log.retention.check.interval.ms`",
     "retention.bytes": "next check, every `log.retention.check.interval.ms`",

@@ -33,6 +33,7 @@ RANGES = {
     "retention_ms": (-1, 2**63 - 1),
     "retention_bytes": (-1, 2**63 - 1),
     "flush_messages": (1, 2**63 - 1),
+    "flush_ms": (1, 2**63 - 1),
     "producer_id_expiration_ms": (1, 2**63 - 1),
     "max_producer_ids": (1, 2**31 - 1),
     "group_min_session_timeout_ms": (1, 2**31 - 1),
@@ -159,6 +160,8 @@ class TopicConfig:
     unclean_leader_election_enable: elect a replica that may lack committed records when no other is left.
     flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
         page cache.
+    flush_ms: a replica fsyncs a record at the latest so long after its append, plus the time that the fsyncs take; the
+        default leaves it to the page cache. No producer and no follower waits for it.
     cleanup_policy: "delete" deletes segments past the retention limits, "compact" leaves of each key the newest
         record, and refuses records without a key; or both.
     compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
@@ -172,6 +175,7 @@ class TopicConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     flush_messages: int = 2**63 - 1
+    flush_ms: int = 2**63 - 1
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
     offset_gaps: bool = False

@@ -473,6 +473,7 @@ _TOPIC = {
     "min.insync.replicas": "min_insync_replicas",
     "unclean.leader.election.enable": "unclean_leader_election_enable",
     "flush.messages": "flush_messages",
+    "log.flush.interval.ms": "flush_ms",
     "log.cleanup.policy": "cleanup_policy",
     "compression.type": "compression_type",
 }

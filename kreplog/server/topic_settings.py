@@ -46,6 +46,7 @@ _LOG_NAMES = {
     "segment_ms": "log.roll.ms",
     "max_message_bytes": "message.max.bytes",
     "cleanup_policy": "log.cleanup.policy",
+    "flush_ms": "log.flush.interval.ms",
     "min_cleanable_dirty_ratio": "log.cleaner.min.cleanable.ratio",
     "min_compaction_lag_ms": "log.cleaner.min.compaction.lag.ms",
     "max_compaction_lag_ms": "log.cleaner.max.compaction.lag.ms",

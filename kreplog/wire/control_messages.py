@@ -59,7 +59,7 @@ _FOR_CLIENTS, _INTERNAL = "PLAINTEXT", "INTERNAL"
 
 _DEFAULT_CONFIG = TopicConfig()
 
-_NAMED = ("cleanup_policy", "compression_type", "offset_gaps", *TOPIC_LOG_SETTINGS)
+_NAMED = ("flush_ms", "cleanup_policy", "compression_type", "offset_gaps", *TOPIC_LOG_SETTINGS)
 """Fields of a TopicConfig that are sent with their names, where they differ from the default."""
 
 

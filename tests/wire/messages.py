@@ -31,7 +31,7 @@ IDS = {name: base64.urlsafe_b64encode(bytes([n + 1]) * 16).decode()[:-2] for n, 
 NAMES = {topic_id: name for name, topic_id in IDS.items()}
 
 PRODUCE_VERSIONS = range(10)
-FETCH_VERSIONS = range(4, 18)
+FETCH_VERSIONS = range(4, 19)
 
 int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)

@@ -1,7 +1,7 @@
 """Flusher: schedules the fsyncs of a broker's logs, in threads.
 
 Each Flush effect ends with a Flushed event; effects that arrive during a log's fsync share the next one. Sealed
-segments, and replicas that were created or truncated, are synced in the background.
+segments, what flush.ms is over for, and replicas that were created or truncated, are synced in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kreplog.errors import LogClosedError, StorageError, is_exhaustion
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
-from kreplog.server.storage.replica import Replica
+from kreplog.server.storage.replica import NO_FLUSH_MS, Replica
 from kreplog.types import TopicPartition
 
 _log = logging.getLogger("kreplog.server")
@@ -49,6 +49,8 @@ class Flusher:
         self._truncated: dict[Replica, None] = {}
         self._sealed: dict[Replica, None] = {}
         self._flushing_sealed = False
+        self._overdue: dict[Replica, None] = {}
+        self._flushing_overdue = False
 
     # Flush effects
 
@@ -113,6 +115,41 @@ class Flusher:
                 await self._sync(ManagedLog.flush_sealed, due)
         finally:
             self._flushing_sealed = False
+
+    # flush.ms
+
+    def set_flush_ms(self, replica: Replica, flush_ms: int) -> None:
+        """Go by another flush.ms, also for what has been appended already."""
+        if flush_ms == replica.flush_ms:
+            return
+        replica.flush_ms = flush_ms
+        if replica.flush_timer is not None:
+            replica.flush_timer.cancel()
+            replica.flush_timer = None
+        if replica.log.recovery_point < replica.log.log_end_offset:
+            self.note_appended(replica)
+
+    def note_appended(self, replica: Replica) -> None:
+        """Records were appended, which are fsynced in flush.ms at the latest."""
+        if replica.flush_ms < NO_FLUSH_MS and replica.flush_timer is None:
+            delay_s = replica.flush_ms / 1000
+            replica.flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_ms_over, replica)
+
+    def _flush_ms_over(self, replica: Replica) -> None:
+        replica.flush_timer = None
+        self._overdue[replica] = None
+        if not self._flushing_overdue:
+            self._flushing_overdue = True
+            self._background.run_task(self._flush_overdue())
+
+    async def _flush_overdue(self) -> None:
+        """Fsync in rounds, so that a slow disk takes no more threads from those who wait for a Flush effect."""
+        try:
+            while self._overdue:
+                due, self._overdue = list(self._overdue), {}
+                await self._sync(ManagedLog.flush, due)
+        finally:
+            self._flushing_overdue = False
 
     # Created and truncated logs
 

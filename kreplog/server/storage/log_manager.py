@@ -136,6 +136,7 @@ class LogManager:
         )
         if replica.log.producer_count != replica.producers:
             producers.update(replica)
+        self._flusher.note_appended(replica)
         self._flusher.note_sealed(replica)
         return info, replica.state
 
@@ -148,6 +149,7 @@ class LogManager:
             coordinator_epoch=marker.coordinator_epoch,
             leader_epoch=effect.leader_epoch,
         )
+        self._flusher.note_appended(replica)
         self._flusher.note_sealed(replica)
         return info, replica.state
 
@@ -156,6 +158,7 @@ class LogManager:
         replica.log.append_as_follower(effect.records)
         if replica.log.producer_count != replica.producers:
             self.hosted.producers.update(replica)
+        self._flusher.note_appended(replica)
         self._flusher.note_sealed(replica)
         return replica.state
 
@@ -213,6 +216,7 @@ class LogManager:
         config = topic.log_config(self.hosted.config)
         if replica.log.config != config:
             replica.log.configure(config)
+        self._flusher.set_flush_ms(replica, topic.flush_ms)
 
     def _read(self, effect: effects.ReadLog) -> memoryview:
         """A view of the mapped segment, valid for as long as it is referenced: truncation replaces the file, never cuts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,12 +10,16 @@ from kreplog.core import effects
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory
 
+NO_FLUSH_MS = 2**63 - 1
+"""flush.ms of a topic whose logs are not fsynced by time."""
+
 
 @dataclass(slots=True, eq=False)
 class Replica:
     """flushing: a thread fsyncs the log for a Flush effect. threads: number of other threads that sync or read its
     files, or are about to. removed: deleted, or renamed as a stray; `on_released` is called once no thread uses the
-    log. producers: number of idempotent producers that are charged to the memory account."""
+    log. producers: number of idempotent producers that are charged to the memory account. flush_ms: its topic's
+    flush.ms. flush_timer: runs while there are records that it is for."""
 
     directory: DataDirectory
     topic_id: str
@@ -23,6 +28,8 @@ class Replica:
     threads: int = 0
     removed: bool = False
     producers: int = 0
+    flush_ms: int = NO_FLUSH_MS
+    flush_timer: asyncio.TimerHandle | None = None
     on_released: Callable[[], None] | None = field(default=None)
 
     @property

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from kreplog._native.batch import build
 from kreplog.config import TopicConfig
 from kreplog.core import effects, events
 from kreplog.errors import LogFailedError
@@ -161,4 +162,73 @@ def test_a_failed_sync_of_a_deleted_replica_is_not_reported(
     run(work)
     assert life.events == [] and not logs.hosted.directories[0].failed
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+    life.crash()
+
+
+@pytest.mark.parametrize("follower", [False, True])
+def test_records_are_durable_when_flush_ms_is_over(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, follower: bool
+) -> None:
+    """One fsync for all that came meanwhile; without flush.ms none. A shorter one counts for what is there already."""
+    logs = life.open()
+    flushed: list[int] = []
+    flush = ManagedLog.flush
+
+    def noted(log: ManagedLog) -> None:
+        flush(log)
+        flushed.append(log.recovery_point)
+
+    monkeypatch.setattr(ManagedLog, "flush", noted)
+
+    def waits() -> bool:
+        return logs.hosted.of(TP).flush_timer is not None
+
+    def append(base_offset: int) -> None:
+        if follower:
+            logs.execute(effects.AppendAsFollower(TP, build([b"x"], base_offset=base_offset)))
+        else:
+            logs.execute(effects.AppendAsLeader(TP, build([b"x"]), 0))
+
+    async def work() -> None:
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig()))
+        append(0)
+        assert not waits()
+        logs.execute(effects.ConfigureLog(TP, TopicConfig(flush_ms=2**62)))
+        assert waits(), "for the record that was there"
+        logs.execute(effects.ConfigureLog(TP, TopicConfig(flush_ms=1)))
+        for offset in range(1, 4):
+            append(offset)
+        await until(lambda: flushed == [4])
+        append(4)
+        await until(lambda: flushed == [4, 5])
+        append(5)
+        logs.execute(effects.ConfigureLog(TP, TopicConfig()))
+        assert not waits()
+        append(6)
+        await until(lambda: logs.hosted.background.idle)
+        logs.execute(effects.ConfigureLog(TP, TopicConfig(flush_ms=1)))
+        logs.execute(effects.DeleteLog(TP))
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(flush_ms=1)))
+        append(0)
+        await until(lambda: flushed[2:] == [1])
+
+    run(work)
+    assert life.events == []
+    life.crash()
+
+
+def test_a_log_that_cannot_be_synced_when_flush_ms_is_over_fails(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = life.open()
+
+    def fail(log: ManagedLog) -> None:
+        raise LogFailedError("the disk is gone")
+
+    monkeypatch.setattr(ManagedLog, "flush", fail)
+
+    async def work() -> None:
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(flush_ms=1)))
+        logs.execute(effects.AppendAsLeader(TP, build([b"x"]), 0))
+        await until(lambda: events.LogFailed(TP) in life.events)
+
+    run(work)
     life.crash()
