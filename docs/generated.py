@@ -22,6 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
+from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
 from tests.test_flaws import places
 
@@ -160,19 +161,35 @@ def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 def protocol_table() -> str:
     rows: list[tuple[object, ...]] = []
-    for key, (first, last) in sorted(BETWEEN_BROKERS.items()):
-        name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
-        flexible = FLEXIBLE_FROM[key]
+    for key in sorted({*BETWEEN_BROKERS, *KAFKA_4}):
+        known = key in BETWEEN_BROKERS
+        name = KAFKA_4[key][0] if key in KAFKA_4 else "".join(map(str.capitalize, ApiKey(key).name.split("_")))
+        flexible = FLEXIBLE_FROM[key] if known else ""
         rows.append(
             (
                 int(key),
                 name,
-                f"{first} to {last}" if first < last else first,
+                _versions(*(TO_CLIENTS if key in TO_CLIENTS else BETWEEN_BROKERS)[key]) if known else "none",
+                "clients" if key in TO_CLIENTS else "brokers" if known else "nobody",
+                _versions(*KAFKA_4[key][1:]) if key in KAFKA_4 else "none",
                 "never" if flexible == NEVER_FLEXIBLE else flexible,
-                "clients and brokers" if key in TO_CLIENTS else "brokers",
+                NOT_OFFERED.get(key) or LATER_VERSIONS.get(key, ""),
             )
         )
-    return _table(("API key", "API", "Versions", "Flexible from (KIP-482)", "Offered to"), rows)
+    head = (
+        "API key",
+        "API",
+        "Versions",
+        "Offered to",
+        "Kafka 4.4",
+        "Flexible from (KIP-482)",
+        "What is missing, and why",
+    )
+    return _table(head, rows)
+
+
+def _versions(first: int, last: int) -> object:
+    return f"{first} to {last}" if first < last else first
 
 
 def _value(value: Any) -> str:
