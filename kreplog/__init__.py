@@ -6,6 +6,7 @@ from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
 from kreplog.topic import (
     Cursor,
+    GroupCursor,
     MaintenanceConfig,
     MaintenanceError,
     PartitionOffset,
@@ -29,6 +30,7 @@ __all__ = [
     "Fetched",
     "FileRegion",
     "Follow",
+    "GroupCursor",
     "Log",
     "LogConfig",
     "MaintenanceConfig",

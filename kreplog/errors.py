@@ -304,6 +304,11 @@ class CursorLockedError(StorageError):
     """Another process, or another Topic of this one, has the cursor open; path: its lock file."""
 
 
+class CursorFencedError(StorageError):
+    """Another may own the partitions of this member of a cursor group, for its lock file was deleted or replaced; path:
+    that file. Nothing was committed; open the cursor again."""
+
+
 class LogClosedError(UsageError):
     """The log, or the reader or appender made from it, is closed."""
 

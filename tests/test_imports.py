@@ -54,9 +54,11 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
-    # Which partition is compacted next, and where a group's offsets are, are rules of brokers, too.
+    # Which partition is compacted next, and where a group's offsets are, are rules of brokers, too; which partitions a
+    # member of a cursor group owns is one by itself.
     "kreplog.topic": EVERYWHERE
     | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"}
+    | {"kreplog.core.cursor_groups"}
     | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
@@ -78,6 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,
     "kreplog.core.group_messages": EVERYWHERE,
+    "kreplog.core.cursor_groups": EVERYWHERE,
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
     "kreplog.core.replication": EVERYWHERE | CORE,
     "kreplog.core.groups": EVERYWHERE | CORE,

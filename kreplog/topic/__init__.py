@@ -24,6 +24,7 @@ from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.cursors import Cursor
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.folder import TopicFolder
+from kreplog.topic.group_cursor import GroupCursor
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cursor",
+    "GroupCursor",
     "MaintenanceConfig",
     "MaintenanceError",
     "PartitionOffset",
@@ -128,7 +130,7 @@ class Topic(Closing):
     _logs: Mapping[int, Log]
     _sticky: StickyPartitioner
     _cursor_log: CursorLog
-    _cursors: weakref.WeakSet[Cursor]
+    _cursors: weakref.WeakSet[Cursor | GroupCursor]
     _maintenance: TopicMaintenance
     _key_codec: ObjectCodec | None
     _value_codec: ObjectCodec | None
@@ -435,6 +437,20 @@ class Topic(Closing):
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
         cursor = Cursor(self, name, self._cursor_log, start)
+        self._cursors.add(cursor)
+        return cursor
+
+    def group_cursor(self, name: str, *, start: str = "earliest") -> GroupCursor:
+        """Join the cursor group `name`: threads and processes that split the partitions among them; see GroupCursor.
+
+        A cursor by `cursor` belongs to one process; a group has the same committed offsets, and the two exclude each
+        other. Arguments as of `cursor`. Raises InvalidTopicError (the name), UsageError (a system other than Linux),
+        CursorLockedError (a cursor has the name), LogClosedError, StorageError (the folder may not be written).
+        """
+        if self.closed:
+            raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
+        decoding = Decoding(self.name, self._key_codec, self._value_codec)
+        cursor = GroupCursor(self, name, self._cursor_log, start, decoding)
         self._cursors.add(cursor)
         return cursor
 

@@ -2,22 +2,19 @@
 
 Committed places are offsets of a consumer group in `__consumer_offsets` beside the data, so that a broker which takes
 the folder over shows them as such; or rows of the SQLite database to which the reader writes its results.
-
-    data/orders@billing.lock   held by the process that has the cursor "billing" of the topic "orders"
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from kreplog._native.files import error_of
 from kreplog.closing import Closing
-from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, UsageError
+from kreplog.errors import ArgumentTypeError, LogClosedError, UsageError
+from kreplog.topic.cursor_lock import locked, unlock
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.decoding import OnError
 from kreplog.topic.merge import TopicRecord
@@ -51,7 +48,7 @@ class Cursor(Closing):
         self._name = name
         self._log = log
         self._start = start
-        self._lock: int | None = _locked(f"{topic.path}@{name}.lock", name)
+        self._lock: int | None = locked(topic, name, shared=False)
         try:
             self._committed = log.read(name, topic.name)
             self._places = dict(self._committed)
@@ -207,8 +204,7 @@ class Cursor(Closing):
     def _release(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
-            os.close(lock)
+            unlock(lock)
 
     def abandon(self) -> None:
         """In a forked child: the cursor is the parent's."""
@@ -226,31 +222,6 @@ class Cursor(Closing):
             if number not in self._places:
                 from_start = self._start == "earliest" or bool(self._committed)
                 self._places[number] = offsets.start if from_start else offsets.stop
-
-
-def _locked(path: str, name: str) -> int:
-    """The descriptor of the cursor's lock file, locked. Raises CursorLockedError, StorageError."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise error_of("cannot open", path, error) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
-        os.close(file)
-        raise CursorLockedError(
-            f"cursor {name} is open in process {holder or 'unknown'}, which {path} is locked by: close it there, or "
-            "choose another name",
-            path=path,
-        ) from error
-    try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, b"%d\n" % os.getpid(), 0)
-    except OSError as error:
-        os.close(file)
-        raise error_of("cannot write", path, error) from error
-    return file
 
 
 def _abandon_in_child() -> None:
