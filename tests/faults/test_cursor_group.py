@@ -89,9 +89,10 @@ def test_members_that_are_killed(tmp_path: Path, kills: int) -> None:
             for _ in range(MEMBERS):
                 join()
             for _ in range(kills):
+                before = steps()
                 for _ in range(30):
                     topic.append(b"v", partition=drawn.randrange(PARTITIONS))
-                until(partial(has_moved, steps() + drawn.randrange(25)))
+                until(partial(has_moved, before + drawn.randrange(25)))
                 pid = drawn.choice(sorted(members))
                 os.kill(pid, signal.SIGKILL)
                 reap(pid)
