@@ -98,6 +98,7 @@ cdef class Recovery:
 
     cdef SegmentedLog log
     cdef bint known  # the state file is there and sound
+    cdef bint in_session  # a former writer has left its session, after which this one's has begun
     cdef bint fresh  # the directory holds no segment yet
     cdef bint unsettled  # the disk may hold an older state than was last published
     cdef bint trusted  # the epochs' file is the one that the state file describes
@@ -114,12 +115,15 @@ cdef class Recovery:
         cdef SegmentedLog log = self.log
         cdef Position* position = &log.position
         watermarks = _checkpoint(log, "replication-offset-checkpoint")
+        log.state = open_state(os.path.join(log.path, STATE_NAME), True)
+        self.in_session = log.state.session().number > 0
+        if self.in_session:  # before any change: who keeps the log open by turns learns of one that is killed half-way
+            log.state.begin_session(log.session_lock)
         _remove_leftovers(log)
         settle_swaps(log.path)
         log.ledger = _load_ledger(log)
         log.relist()
         self.fresh = not log._segments
-        log.state = open_state(os.path.join(log.path, STATE_NAME), True)
         self.known = log.state.read(position)
         self.unsettled = not self.known or position.unsettled or position.generation & 1
         self.checkpointed = watermarks.get(log.topic_partition, 0)
@@ -250,7 +254,8 @@ cdef class Recovery:
             log.position.generation += 2
             log.state.note_truncation(log.position.generation, log.position.leo)
         log.state.publish(&log.position)
-        log.state.begin_session(log.session_lock)
+        if not self.in_session:
+            log.state.begin_session(log.session_lock)
         if self.fresh:
             _write_topic_id(log)
             log.cleaner_checkpoint.update(log.topic_partition, None)  # which an earlier partition of the name has left

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from kreplog import Log, LogConfig, Topic, errors
+from kreplog._native import log as segmented_log
+from kreplog._native import recovery
 from kreplog.core.group_messages import partition_of_group
 from kreplog.topic import cursor_log
 from tests.faults.forked import ends_by, result_of
@@ -163,6 +165,28 @@ class TestOwner:
         for name in same:
             with topic.cursor(name) as cursor:
                 assert cursor.places == {0: 4, 1: 4 if name == same[0] else 0}
+
+    def test_a_process_that_is_killed_while_it_opens_the_log_of_others(self, path: Path, topic: Topic) -> None:
+        """It may have changed files that the others have open: they open the log anew."""
+
+        def die(*_: object) -> None:
+            os.kill(os.getpid(), 9)
+
+        def open_and_die() -> None:
+            vars(recovery)["EpochCache"] = die
+            with Topic.open(path, read_only=True) as reader, reader.cursor("billing"):
+                pass
+
+        number = partition_of_group("billing", cursor_log.PARTITIONS)
+        with topic.cursor("billing") as cursor:
+            cursor.seek(0, 1)
+            cursor.commit()
+            session = segmented_log.session_number(topic._cursor_log._logs[number][0])
+        assert ends_by(open_and_die)[0] == -9
+        assert segmented_log.session_number(topic._cursor_log._logs[number][0]) == session + 1
+        with topic.cursor("billing") as cursor:
+            assert cursor.places == {0: 1, 1: 0}
+            cursor.commit()
 
     def test_a_forked_child_has_none(self, topic: Topic) -> None:
         with topic.cursor("billing") as cursor:
