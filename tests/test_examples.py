@@ -22,6 +22,7 @@ IN_A_DIRECTORY = {
     "embedded_log": ["0 b'alice' b'apples'", "1 b'bob' b'pears'", "2 b'alice' b'plums'"],
     "topic": ["alice apples", "bob pears", "alice plums", "3 records in 4 partitions"],
     "cursor": ["alice 8", "bob 4"],
+    "cursor_group": ["100 jobs are done"],
     "table": ["tea 4", "tea 5", "2 keys"],
     "appender": ["10000 records, 1 segment"],
     "tail_from_another_process": [f"{number} b'record {number}'" for number in range(5)],

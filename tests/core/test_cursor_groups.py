@@ -25,6 +25,7 @@ def test_a_death_lowers_no_quota_and_a_new_member_raises_none(
 ) -> None:
     joined = members | {next_member(members)}
     assert len(joined) == len(members) + 1
+    assert quota_of(next_member(members), joined, partitions) == partitions // len(joined), "as few as can be"
     for member in members:
         assert quota_of(member, joined, partitions) <= quota_of(member, members, partitions)
     dead = data.draw(st.sampled_from(sorted(joined)))
