@@ -84,6 +84,7 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 class KreplogError(Exception):

@@ -140,11 +140,13 @@ class DescribeTransactionsResponse:
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest:
     """All transactional ids of a coordinator: in one of the states and of one of the producer ids where any are given,
-    and with a transaction that has been open for more than longer_than_ms, where that is not negative."""
+    with a transaction that has been open for more than longer_than_ms, where that is not negative, and that as a whole
+    match `pattern`, a regular expression, where that is not empty."""
 
     states: tuple[str, ...] = ()
     producer_ids: tuple[int, ...] = ()
     longer_than_ms: int = -1
+    pattern: str = ""
 
 
 class ListedTransaction(NamedTuple):

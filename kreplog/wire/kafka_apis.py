@@ -136,7 +136,6 @@ LATER_VERSIONS: Mapping[int, str] = MappingProxyType(
         ApiKey.DESCRIBE_LOG_DIRS: "5 has cordoned log directories (KIP-1066)",
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: "1 can forbid that the number of replicas changes (KIP-860)",
         ApiKey.DESCRIBE_CLUSTER: "2 lists fenced brokers (KIP-1073)",
-        ApiKey.LIST_TRANSACTIONS: "2 has a regular expression (KIP-1152)",
     }
 )
 """By API key: what the versions have that Kafka offers beyond those here."""

@@ -47,6 +47,9 @@ _FENCED_FROM = {
 _DURATION_FROM = 1
 """The first version of ListTransactions with a filter by duration."""
 
+_PATTERN_FROM = 2
+"""The first version of ListTransactions with a filter by a regular expression."""
+
 _BUMPS_EPOCH_FROM = 5
 """Version of EndTxn whose producers go on in the epoch that is in the response."""
 
@@ -151,7 +154,9 @@ def encode_describe_response(response: DescribeTransactionsResponse, header: Req
 def decode_list(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListTransactionsRequest:
     message = generic.decode_request(frame, header, budget)
     longer_than_ms = message.duration_filter if header.api_version >= _DURATION_FROM else -1
-    return ListTransactionsRequest(tuple(message.state_filters), tuple(message.producer_id_filters), longer_than_ms)
+    pattern = (message.transactional_id_pattern or "") if header.api_version >= _PATTERN_FROM else ""
+    filters = tuple(message.state_filters), tuple(message.producer_id_filters), longer_than_ms
+    return ListTransactionsRequest(*filters, pattern)
 
 
 def encode_list_response(response: ListTransactionsResponse, header: RequestHeader) -> list[Buffer]:

@@ -102,7 +102,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
-        ApiKey.LIST_TRANSACTIONS: (0, 1),
+        ApiKey.LIST_TRANSACTIONS: (0, 2),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )

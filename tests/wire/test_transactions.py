@@ -124,12 +124,14 @@ def test_describe_transactions() -> None:
     assert (second.error_code, second.transactional_id, second.transaction_start_time_ms) == (105, "u", -1)
 
 
-@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("version", range(3))
 def test_list_transactions(version: int) -> None:
     key = ApiKey.LIST_TRANSACTIONS
     duration = {"duration_filter": 5} if version else {}
-    request = decoded(key, version, state_filters=["Ongoing"], producer_id_filters=[7, 8], **duration)
-    assert request == ListTransactionsRequest(("Ongoing",), (7, 8), 5 if version else -1)
+    pattern = {"transactional_id_pattern": "a.*"} if version > 1 else {}
+    request = decoded(key, version, state_filters=["Ongoing"], producer_id_filters=[7, 8], **duration, **pattern)
+    assert request == ListTransactionsRequest(("Ongoing",), (7, 8), 5 if version else -1, "a.*" if version > 1 else "")
+    assert decoded(key, version, state_filters=[], producer_id_filters=[]) == ListTransactionsRequest()
     listed = (ListedTransaction("id", 7, "Ongoing"),)
     message = encoded(key, version, ListTransactionsResponse(ErrorCode.NONE, ("odd",), listed))
     (found,) = message.transaction_states

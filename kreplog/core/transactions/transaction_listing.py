@@ -1,4 +1,4 @@
-"""Answers about transactional ids: DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+"""Answers about transactional ids: DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kreplog.core.transaction_messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from kreplog.core.transactions.id_pattern import IdPattern, InvalidPatternError
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode
@@ -40,17 +41,22 @@ def describe(transactional_id: str, shard: TransactionShard | ErrorCode) -> Desc
 def list_transactions(
     shards: Iterable[TransactionShard], request: ListTransactionsRequest, wall_ms: int
 ) -> ListTransactionsResponse:
-    """Those of all shards that pass the request's filters; an error while one of them is being loaded."""
+    """Those of all shards that pass the request's filters; an error while one of them is being loaded, or for a pattern
+    that is no regular expression, or takes too much time."""
     unknown = tuple(state for state in request.states if state not in _LABELS)
-    listed = []
-    for shard in shards:
-        if not shard.active:
-            return ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown)
-        listed += [
-            ListedTransaction(name, transaction.stored.producer_id, transaction.state.label)
-            for name, transaction in shard.transactions.items()
-            if _passes(transaction, request, wall_ms)
-        ]
+    listed: list[ListedTransaction] = []
+    try:
+        pattern = IdPattern(request.pattern) if request.pattern else None
+        for shard in shards:
+            if not shard.active:
+                return ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown)
+            listed += [
+                ListedTransaction(name, transaction.stored.producer_id, transaction.state.label)
+                for name, transaction in shard.transactions.items()
+                if _passes(transaction, request, wall_ms) and (pattern is None or pattern.matches(name))
+            ]
+    except InvalidPatternError:
+        return ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
     return ListTransactionsResponse(ErrorCode.NONE, unknown, tuple(listed))
 
 

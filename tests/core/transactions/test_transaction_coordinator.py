@@ -490,6 +490,9 @@ def test_kip_664_transactions_are_described() -> None:
         (ListTransactionsRequest(producer_ids=(200,)), ["other"]),
         (ListTransactionsRequest(longer_than_ms=9), ["id"]),
         (ListTransactionsRequest(longer_than_ms=10), []),
+        (ListTransactionsRequest(pattern="o.*|x"), ["other"]),
+        (ListTransactionsRequest(("Ongoing", "odd"), pattern="oth(er)?|i."), ["id"]),
+        (ListTransactionsRequest(pattern="the"), []),
     ],
 )
 def test_kip_664_transactions_are_listed(query: ListTransactionsRequest, found: list[str]) -> None:
@@ -501,6 +504,13 @@ def test_kip_664_transactions_are_listed(query: ListTransactionsRequest, found: 
     response = shell.request(query)
     assert [listed.transactional_id for listed in response.transactions] == found
     assert response.unknown_states == (("odd",) if query.states else ())
+
+
+def test_kip_1152_what_is_no_regular_expression_is_refused() -> None:
+    shell = Shell()
+    shell.init()
+    response = shell.request(ListTransactionsRequest(("odd",), pattern="i("))
+    assert (response.error, response.transactions) == (ErrorCode.INVALID_REGULAR_EXPRESSION, ())
 
 
 def test_nothing_is_listed_while_a_shard_is_loaded() -> None:
