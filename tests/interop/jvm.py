@@ -145,12 +145,14 @@ def classpath(pom: Path = POM, version: str | None = None) -> str:
 class Kafka:
     """Kafka's programs. `run` and `start` are java with Kafka's class path and a small heap.
 
-    version: where not the one of pom.xml. jvm: Java's options."""
+    version: where not the one of the pom. jvm: Java's options. pom: what Maven resolves."""
 
-    def __init__(self, folder: Path, version: str | None = None, jvm: Sequence[str] = QUICK_JVM) -> None:
+    def __init__(
+        self, folder: Path, version: str | None = None, jvm: Sequence[str] = QUICK_JVM, pom: Path = POM
+    ) -> None:
         self._folder = folder
         self._jvm = jvm
-        self._classpath = classpath(version=version)
+        self._classpath = classpath(pom, version)
         self._java = java()
         folder.joinpath("log4j.properties").write_text(_LOG4J)
 
@@ -177,7 +179,7 @@ class Kafka:
         assert good, f"{classpath} left with {done.returncode}:\n{output[-2000:]}\n{errors[-4000:]}"
         return output
 
-    def start(self, main: str, *arguments: str | os.PathLike[str], log: Path) -> subprocess.Popen[bytes]:
+    def start(self, main: str | Path, *arguments: str | os.PathLike[str], log: Path) -> subprocess.Popen[bytes]:
         with open(log, "ab") as out:
             return subprocess.Popen(
                 self.command(main, *arguments), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
