@@ -28,7 +28,7 @@ FRAMEWORKS = Path(__file__).parent / "frameworks"
 CONNECT = "org.apache.kafka.connect.cli.ConnectDistributed"
 WITHIN_S = 180
 WORDS = ("apple", "pear", "plum")
-LINES = 1000
+LINES = 500
 
 
 @pytest.fixture(scope="module")

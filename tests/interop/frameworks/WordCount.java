@@ -1,5 +1,5 @@
 // Kafka Streams with exactly_once_v2: counts the words of the topic "lines" into "counts", one record for each word that
-// it reads. Arguments: brokers, directory for its state. Runs until it is killed.
+// it reads. Arguments: brokers, directory for its state. Takes 2 ms for a word. Runs until it is killed.
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Properties;
@@ -16,7 +16,7 @@ public class WordCount {
             "state.dir", arguments[1],
             "processing.guarantee", "exactly_once_v2",
             "replication.factor", "3",
-            "commit.interval.ms", "100",
+            "commit.interval.ms", "700",
             "statestore.cache.max.bytes", "0",
             "default.key.serde", Serdes.String().getClass().getName(),
             "default.value.serde", Serdes.String().getClass().getName()));
@@ -28,10 +28,19 @@ public class WordCount {
             .groupBy((key, word) -> word)
             .count()
             .toStream()
-            .mapValues(String::valueOf)
+            .mapValues(WordCount::written)
             .to("counts");
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         streams.setStateListener((now, before) -> System.out.println("state " + now));
         streams.start();
+    }
+
+    private static String written(long count) {
+        try {
+            Thread.sleep(2);
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        return String.valueOf(count);
     }
 }
