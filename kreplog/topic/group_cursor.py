@@ -155,11 +155,7 @@ class GroupCursor(Closing):
             return None
         number, item = found
         items: list[Any] = item if isinstance(item, list) else [item]
-        try:
-            records = list(self._decoding.decoded((TopicRecord(number, *taken) for taken in items), on_error))
-        except BaseException:
-            self._follows.drop(number)  # to be read again from the place
-            raise
+        records = list(self._decoding.decoded((TopicRecord(number, *taken) for taken in items), on_error))
         self._places[number] = items[-1].offset + 1
         self._uncommitted.add(number)
         return records
