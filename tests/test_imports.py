@@ -259,10 +259,12 @@ PURE = {
     "itertools",
     "json",
     "operator",
+    "re2",
     "typing",
     "uuid",
 }
-"""What of the standard library `core` may use: nothing that reads a clock, a file, a socket or global randomness."""
+"""What `core` may import, re2 alone not of the standard library: nothing that reads a clock, a file, a socket or global
+randomness."""
 
 
 def test_the_cores_touch_neither_clock_nor_thread_nor_socket_nor_file_nor_randomness() -> None:

@@ -509,8 +509,17 @@ def test_kip_664_transactions_are_listed(query: ListTransactionsRequest, found: 
 def test_kip_1152_what_is_no_regular_expression_is_refused() -> None:
     shell = Shell()
     shell.init()
-    response = shell.request(ListTransactionsRequest(("odd",), pattern="i("))
-    assert (response.error, response.transactions) == (ErrorCode.INVALID_REGULAR_EXPRESSION, ())
+    for pattern in ("i(", r"(i)\1", "(i{1000}){1000}"):
+        response = shell.request(ListTransactionsRequest(("odd",), pattern=pattern))
+        assert (response.error, response.transactions) == (ErrorCode.INVALID_REGULAR_EXPRESSION, ())
+
+
+def test_kip_1152_no_pattern_takes_exponential_steps() -> None:
+    """A matcher that backtracks takes 2**1000 of them."""
+    shell = Shell()
+    shell.request(InitProducerIdRequest("a" * 1000, TIMEOUT_MS, 100))
+    for pattern in ("(a+)+b", "(a|a)*b", "(a?){40}a{40}b"):
+        assert shell.request(ListTransactionsRequest(pattern=pattern)).transactions == ()
 
 
 def test_nothing_is_listed_while_a_shard_is_loaded() -> None:
