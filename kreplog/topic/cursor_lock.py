@@ -1,4 +1,4 @@
-"""The lock file of a cursor: held alone by a cursor of one process, shared by the members of a cursor group.
+"""LockedCursor: a cursor by its lock file, held alone by a cursor of one process, shared by the members of a group.
 
 data/orders@billing.lock   of the cursor "billing" of the topic "orders"; holds the process id of its latest owner
 """
@@ -7,19 +7,80 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from kreplog._native.files import error_of
-from kreplog.errors import CursorLockedError
+from kreplog.closing import Closing
+from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, UsageError
+from kreplog.topic.cursor_log import CursorLog
+from kreplog.types import check_topic
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
 
 GROUP = b"a group\n"
 
+_cursors: weakref.WeakSet[LockedCursor] = weakref.WeakSet()
 
-def locked(topic: Topic, name: str, *, shared: bool) -> int:
-    """The descriptor of the cursor's lock file, locked. Raises CursorLockedError, StorageError."""
+
+class LockedCursor(Closing):
+    """The base of Cursor and GroupCursor: their name and their end. shared: by the members of a group.
+
+    Raises InvalidTopicError (the name), UsageError (start), CursorLockedError, StorageError."""
+
+    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, *, shared: bool) -> None:
+        check_topic(name)
+        if start not in ("earliest", "latest"):
+            raise UsageError(f"start is 'earliest' or 'latest', not {start!r}")
+        self._topic = topic
+        self._name = name
+        self._log = log
+        self._start = start
+        self._lock: int | None = _locked(topic, name, shared)
+        _cursors.add(self)
+
+    @property
+    def name(self) -> str:
+        """As a broker has the name of a consumer group."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        return self._lock is None
+
+    def close(self) -> None:
+        """Release the cursor, without a commit. Closing twice does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
+            os.close(lock)
+
+    def abandon(self) -> None:
+        """In a forked child: the cursor is the parent's."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _check_open(self) -> None:
+        if self._lock is None or self._topic.closed:
+            raise LogClosedError(f"cursor {self._name} of {self._topic.path} is closed", path=self._topic.path)
+
+    def _check_offset(self, partition: int, offset: int) -> None:
+        """Raises UsageError where the partition, which exists, has no such place, ArgumentTypeError."""
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise ArgumentTypeError(f"offset is an int, not {type(offset).__name__}")
+        offsets = self._topic.offsets()[partition]
+        if not offsets.start <= offset <= offsets.stop:
+            raise UsageError(
+                f"cursor {self._name}: {self._topic.name}-{partition} has the offsets {offsets.start} to "
+                f"{offsets.stop}, not {offset}",
+                path=self._topic.path,
+            )
+
+
+def _locked(topic: Topic, name: str, shared: bool) -> int:
+    """The descriptor of the cursor's lock file, locked."""
     path = f"{topic.path}@{name}.lock"
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,7 +106,9 @@ def locked(topic: Topic, name: str, *, shared: bool) -> int:
     return file
 
 
-def unlock(file: int) -> None:
-    """Release the lock and close its file; not left to closing: a child may have the descriptor."""
-    fcntl.flock(file, fcntl.LOCK_UN)
-    os.close(file)
+def _abandon_in_child() -> None:
+    for cursor in list(_cursors):
+        cursor.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -6,19 +6,16 @@ the folder over shows them as such; or rows of the SQLite database to which the 
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from kreplog.closing import Closing
-from kreplog.errors import ArgumentTypeError, LogClosedError, UsageError
-from kreplog.topic.cursor_lock import locked, unlock
+from kreplog.errors import ArgumentTypeError, UsageError
+from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.decoding import OnError
 from kreplog.topic.merge import TopicRecord
-from kreplog.types import TopicPartition, check_topic
+from kreplog.types import TopicPartition
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,10 +27,9 @@ _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (topic_id TEXT, topic TEXT, name TEXT, partition INTEGER, next_offset INTEGER,"
     " PRIMARY KEY (topic_id, topic, name, partition)) WITHOUT ROWID"
 )
-_cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
 
 
-class Cursor(Closing):
+class Cursor(LockedCursor):
     """The place of a reader in a topic, made by `Topic.cursor`; a context manager. For one thread at a time.
 
     Iterating returns the records from its place to the high watermarks at that moment. The place moves with each record
@@ -41,35 +37,18 @@ class Cursor(Closing):
     """
 
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str) -> None:
-        check_topic(name)
-        if start not in ("earliest", "latest"):
-            raise UsageError(f"start is 'earliest' or 'latest', not {start!r}")
-        self._topic = topic
-        self._name = name
-        self._log = log
-        self._start = start
-        self._lock: int | None = locked(topic, name, shared=False)
+        super().__init__(topic, name, log, start, shared=False)
         try:
             self._committed = log.read(name, topic.name)
             self._places = dict(self._committed)
             self._defaults()
         except BaseException:
-            self._release()
+            self.close()
             raise
-        _cursors.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._places}"
         return f"<kreplog.Cursor {self._name} of {self._topic.path} {state}>"
-
-    @property
-    def name(self) -> str:
-        """As a broker has the name of a consumer group."""
-        return self._name
-
-    @property
-    def closed(self) -> bool:
-        return self._lock is None
 
     @property
     def places(self) -> dict[int, int]:
@@ -116,17 +95,9 @@ class Cursor(Closing):
     def seek(self, partition: int, offset: int) -> None:
         """Move the place of a partition; an iteration under way goes on where it is. Raises UsageError."""
         self._check_open()
-        offsets = self._topic.offsets().get(partition)
-        if offsets is None:
+        if partition not in range(self._topic.partitions):
             raise UsageError(f"{self._topic.path} has no partition {partition}", path=self._topic.path)
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise ArgumentTypeError(f"offset is an int, not {type(offset).__name__}")
-        if not offsets.start <= offset <= offsets.stop:
-            raise UsageError(
-                f"cursor {self._name}: {self._topic.name}-{partition} has the offsets {offsets.start} to "
-                f"{offsets.stop}, not {offset}",
-                path=self._topic.path,
-            )
+        self._check_offset(partition, offset)
         self._places[partition] = offset
 
     def seek_to_beginning(self) -> None:
@@ -195,38 +166,9 @@ class Cursor(Closing):
             raise
         self._committed = dict(self._places)
 
-    # The end
-
-    def close(self) -> None:
-        """Release the cursor, without a commit. Closing twice does nothing."""
-        self._release()
-
-    def _release(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            unlock(lock)
-
-    def abandon(self) -> None:
-        """In a forked child: the cursor is the parent's."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
-
-    def _check_open(self) -> None:
-        if self._lock is None or self._topic.closed:
-            raise LogClosedError(f"cursor {self._name} of {self._topic.path} is closed", path=self._topic.path)
-
     def _defaults(self) -> None:
         """A place in each partition that is new."""
         for number, offsets in self._topic.offsets().items():
             if number not in self._places:
                 from_start = self._start == "earliest" or bool(self._committed)
                 self._places[number] = offsets.start if from_start else offsets.stop
-
-
-def _abandon_in_child() -> None:
-    for cursor in list(_cursors):
-        cursor.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_in_child)

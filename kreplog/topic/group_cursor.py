@@ -6,9 +6,7 @@ Nobody coordinates: each member sees by the kernel's locks which others live (gr
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,25 +15,22 @@ from kreplog._native import reader
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.following import FollowIterator
 from kreplog._native.waiting import checked_timeout
-from kreplog.closing import Closing
 from kreplog.core.cursor_groups import balance
-from kreplog.errors import ArgumentTypeError, KreplogError, LogClosedError, LogTruncatedError, UsageError
-from kreplog.topic.cursor_lock import locked, unlock
+from kreplog.errors import KreplogError, LogClosedError, LogTruncatedError, UsageError
+from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.group_locks import GroupLocks
 from kreplog.topic.merge import TopicRecord
 from kreplog.topic.partition_follows import PartitionFollows
 from kreplog.topic.topic_follow import LOOK_S, check_max_records
-from kreplog.types import TopicPartition, check_topic
+from kreplog.types import TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
 
-_cursors: weakref.WeakSet[GroupCursor] = weakref.WeakSet()
 
-
-class GroupCursor(Closing):
+class GroupCursor(LockedCursor):
     """A member of a cursor group, made by `Topic.group_cursor`; a context manager. For one thread at a time: each opens
     its own.
 
@@ -46,13 +41,7 @@ class GroupCursor(Closing):
     """
 
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
-        check_topic(name)
-        if start not in ("earliest", "latest"):
-            raise UsageError(f"start is 'earliest' or 'latest', not {start!r}")
-        self._topic = topic
-        self._name = name
-        self._log = log
-        self._start = start
+        super().__init__(topic, name, log, start, shared=True)
         self._decoding = decoding
         self._places: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
         self._committed: dict[int, int] = {}
@@ -60,26 +49,16 @@ class GroupCursor(Closing):
         self._surplus: frozenset[int] = frozenset()
         self._follows = PartitionFollows()
         self._balanced_s = -LOOK_S
-        self._file: int | None = locked(topic, name, shared=True)
+        assert self._lock is not None
         try:
-            self._locks = GroupLocks(self._file, f"{topic.path}@{name}.lock")
+            self._locks = GroupLocks(self._lock, f"{topic.path}@{name}.lock")
         except BaseException:
-            self.abandon()
+            super().close()
             raise
-        _cursors.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"member {self._locks.member} at {self._places}"
         return f"<kreplog.GroupCursor {self._name} of {self._topic.path} {state}>"
-
-    @property
-    def name(self) -> str:
-        """As a broker has the name of a consumer group."""
-        return self._name
-
-    @property
-    def closed(self) -> bool:
-        return self._file is None
 
     @property
     def places(self) -> dict[int, int]:
@@ -185,15 +164,7 @@ class GroupCursor(Closing):
         self._check_open()
         if partition not in self._places:
             raise UsageError(f"{self!r} does not own partition {partition}", path=self._topic.path)
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise ArgumentTypeError(f"offset is an int, not {type(offset).__name__}")
-        offsets = self._topic.offsets()[partition]
-        if not offsets.start <= offset <= offsets.stop:
-            raise UsageError(
-                f"cursor {self._name}: {self._topic.name}-{partition} has the offsets {offsets.start} to "
-                f"{offsets.stop}, not {offset}",
-                path=self._topic.path,
-            )
+        self._check_offset(partition, offset)
         self._follows.drop(partition)
         self._places[partition] = offset
         self._uncommitted.add(partition)
@@ -273,27 +244,8 @@ class GroupCursor(Closing):
 
     def close(self) -> None:
         """Leave the group, without a commit. Closing twice does nothing."""
-        if self._file is not None:
+        if not self.closed:
             with suppress(KreplogError, OSError):  # closing releases them, too
                 self._locks.unlock()
-            file, self._file = self._file, None
-            unlock(file)
+        super().close()
         self._places, self._committed, self._follows = {}, {}, PartitionFollows()
-
-    def abandon(self) -> None:
-        """In a forked child: the cursor is the parent's."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
-
-    def _check_open(self) -> None:
-        if self._file is None or self._topic.closed:
-            raise LogClosedError(f"cursor {self._name} of {self._topic.path} is closed", path=self._topic.path)
-
-
-def _abandon_in_child() -> None:
-    for cursor in list(_cursors):
-        cursor.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_in_child)
