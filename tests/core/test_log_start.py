@@ -44,6 +44,8 @@ from kreplog.types import EpochEndOffset, TopicPartition
 from tests.core.shell import TP, Shell, batch, only
 from tests.core.test_following import Brokers
 
+ONE_RECORD = 69
+"""Bytes of a batch of one record: with segments of as many, each has one of its own."""
 LONG_MS = 10**9
 """Longer than Brokers.response waits."""
 
@@ -226,7 +228,7 @@ def test_a_log_that_ends_at_the_leaders_start_in_a_forgotten_epoch_starts_over(l
     brokers = running(1, 2)
     brokers.write(1, *"xyz"[: leo - 4])
     brokers.leader_and_isr(2, 2, (2,), to=(2,))
-    brokers[2].log._segment_bytes = 1
+    brokers[2].log._segment_bytes = ONE_RECORD
     brokers.write(2, "e", "f", "g")
     delete(brokers[2], leo)
     brokers.leader_and_isr(2, 2, (2,), to=(1,))
@@ -240,7 +242,7 @@ def test_a_log_that_ends_at_the_leaders_start_in_a_forgotten_epoch_starts_over(l
 def test_retention_is_each_replicas_own_and_followers_report_it() -> None:
     brokers = running(1, 2)
     for broker in (1, 2):  # each record a segment of its own
-        brokers[broker].log._segment_bytes = 1
+        brokers[broker].log._segment_bytes = ONE_RECORD
     brokers.write(1, "e", "f", "g")
     brokers.catch_up(2)
     done = brokers[2].step(RetentionDue(TP))
@@ -256,7 +258,7 @@ def test_retention_is_each_replicas_own_and_followers_report_it() -> None:
 
 def test_f39_retention_of_the_leader_is_followed() -> None:
     brokers = running(1, 2)
-    brokers[1].log._segment_bytes = 1
+    brokers[1].log._segment_bytes = ONE_RECORD
     brokers.write(1, "e", "f", "g")
     brokers.catch_up(2)
     brokers[1].step(RetentionDue(TP))

@@ -66,7 +66,13 @@ class Client:
         self.failed: list[Any] = []
         self._sent = 0
         self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": "all", "delivery.timeout.ms": 60_000, "linger.ms": 5}
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "delivery.timeout.ms": 60_000,
+                "linger.ms": 5,
+                "batch.num.messages": 5,
+            }
         )
 
     def produce(self, topic: str, partitions: int, each: int) -> None:
