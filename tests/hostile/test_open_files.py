@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits
 
 LIMIT = 400
 FIT = OpenFiles(LIMIT).replicas
-SETTINGS = (*clusters.FAST, '"log.segment.bytes" = 2000')
+SETTINGS = (*clusters.FAST, '"log.segment.bytes" = 4000')
 
 
 def start_limited(cluster: LocalCluster) -> None:
@@ -71,7 +71,7 @@ class Client:
                 "acks": "all",
                 "delivery.timeout.ms": 60_000,
                 "linger.ms": 5,
-                "batch.num.messages": 5,
+                "batch.size": 3000,  # so that a batch fits in a segment
             }
         )
 
