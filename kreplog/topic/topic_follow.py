@@ -89,7 +89,7 @@ class TopicFollow(Generic[T]):
     async def __anext__(self) -> T:
         self._taken += 1
         if self._taken % TURN == 0:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the event loop serves others
         deadline_s: float | None = None
         while True:
             try:

@@ -20,11 +20,6 @@ from tests.faults.forked import ends_by, result_of
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "orders"
-
-
-@pytest.fixture
 def topic(path: Path) -> Iterator[Topic]:
     with Topic.open(path, 2) as opened:
         for number in range(10):

@@ -16,11 +16,6 @@ from tests.waiting import InChild, InThread, until, until_waiting
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "orders"
-
-
-@pytest.fixture
 def topic(path: Path) -> Iterator[Topic]:
     with Topic.open(path, 4) as opened:
         for number in range(20):

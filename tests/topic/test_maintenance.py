@@ -23,11 +23,6 @@ OFTEN = MaintenanceConfig(retention_check_interval_ms=1, cleaner_backoff_ms=1)
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "orders"
-
-
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("kreplog-topic")]
 

@@ -18,11 +18,6 @@ from kreplog.types import TopicPartition
 NOW = 1_700_000_000_000
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "orders"
-
-
 class TestOpen:
     def test_a_new_topic_has_kafkas_layout(self, path: Path) -> None:
         with Topic.open(path, partitions=3) as topic:

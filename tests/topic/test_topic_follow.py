@@ -18,11 +18,6 @@ from tests.waiting import InChild, InThread, until, until_waiting, wake_at
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "orders"
-
-
-@pytest.fixture
 def topic(path: Path) -> Iterator[Topic]:
     with Topic.open(path, 3) as opened:
         yield opened
@@ -203,7 +198,7 @@ def test_tasks(topic: Topic, path: Path) -> None:
         follow = topic.follow()
         task = asyncio.create_task(anext(follow))
         while wake_at(partition_path(path, 2)) != 1:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # until the task sleeps: it reports that to no one
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -212,7 +207,7 @@ def test_tasks(topic: Topic, path: Path) -> None:
         assert [record async for record in topic.follow({2: 1}, timeout=0)] == []
         task = asyncio.create_task(anext(follow))
         while wake_at(partition_path(path, 2)) != 2:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # as above
         topic.close()
         with pytest.raises(StopAsyncIteration):
             await task

@@ -37,7 +37,7 @@ public class WordCount {
 
     private static String written(long count) {
         try {
-            Thread.sleep(2);
+            Thread.sleep(2);  // so that it is killed in its work, between two transactions
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         }

@@ -16,7 +16,8 @@ from kreplog.server.handlers.producer_descriptions import ProducerHandlers
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.reference import sent
-from tests.server.brokers import eventually, serving, until_controlled
+from tests.server.brokers import serving, until_controlled
+from tests.server.loop import until
 from tests.server.test_broker import Client
 
 TP = TopicPartition("topic", 0)
@@ -73,7 +74,7 @@ def test_a_leader_describes_the_producers_of_its_log(tmp_path: Path) -> None:
             assert entries == 4
             deletion = {"topics": [], "topic_names": ["topic"], "timeout_ms": 10_000}
             await client.call(ApiKey.DELETE_TOPICS, 5, **deletion)
-            await eventually(lambda: asyncio.sleep(0, log.closed))
+            await until(lambda: log.closed)
             assert make()["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
             client.peer.close()
 
@@ -89,7 +90,7 @@ def test_a_follower_does_not(tmp_path: Path) -> None:
             topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "configs": []}
             topic["assignments"] = [{"partition_index": 0, "broker_ids": [2, 1]}]
             await clients[0].call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
-            await eventually(lambda: asyncio.sleep(0, TP in brokers[0].manager.partitions))
+            await until(lambda: TP in brokers[0].manager.partitions)
             assert await described(clients[0], TP) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
             assert await described(clients[1], TP) == [(ErrorCode.NONE, [])]
             for client in clients:
