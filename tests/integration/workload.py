@@ -148,6 +148,7 @@ class _Producing(threading.Thread):
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
+                "batch.size": 50_000,  # what has waited for a broker must fit in a segment of faults.SHORT
                 "message.timeout.ms": 180_000,
                 "request.timeout.ms": 5000,
                 "retry.backoff.ms": 10,
