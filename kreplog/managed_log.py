@@ -16,7 +16,7 @@ from kreplog._native.heap import keep_freed
 from kreplog._native.markers import committed_of
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.recompression import has_other_codec, recompressed
-from kreplog._native.segment import close_idle_files, keep_open
+from kreplog._native.segment import close_idle_files, exceeds_open_limit, keep_open
 from kreplog._native.state import STATE_NAME
 from kreplog.log import Fetched, Log
 from kreplog.types import ActiveProducer, CompactionBacklog
@@ -35,6 +35,7 @@ __all__ = [
     "decode_values",
     "end_of",
     "error_of",
+    "exceeds_open_limit",
     "group_number",
     "has_other_codec",
     "inflated_sizes",

@@ -63,12 +63,13 @@ cdef enum:
 
 
 cdef set _open = set()  # references to segments, from when they opened their file; each change of it is atomic
-cdef Py_ssize_t _most_open = -1  # of them; -1 for half of the descriptors that the process may have
+cdef Py_ssize_t _most_open = -1
 cdef Py_ssize_t _close_at = 0
 
 
 def keep_open(Py_ssize_t count):
-    """How many segments of this process may have their files open before those that need none are closed."""
+    """How many segments of this process may have their files open before those that need none are closed; negative:
+    half of the descriptors that it may have."""
     global _most_open, _close_at
     _most_open = count
     _close_at = 0
@@ -96,11 +97,24 @@ def close_idle_files():
 on_exhaustion(close_idle_files)
 
 
+def exceeds_open_limit():
+    """Whether more segments than `keep_open` allows have files open that may not be closed before an fsync."""
+    if len(_open) <= _most():
+        return False
+    close_idle_files()
+    return len(_open) > _most()
+
+
+cdef Py_ssize_t _most() except -1:
+    """How many segments may have their files open."""
+    cdef Py_ssize_t most = _most_open if _most_open >= 0 else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    return most if most > 0 else sys.maxsize
+
+
 cdef int _look_at(Py_ssize_t left) except -1:
     """When files are closed next: not for every one that is opened, where all are in use."""
     global _close_at
-    cdef Py_ssize_t most = _most_open if _most_open >= 0 else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-    _close_at = max(most, left + max(16, left // 16)) if most > 0 else sys.maxsize
+    _close_at = max(_most(), left + max(16, left // 16))
     return 0
 
 

@@ -239,6 +239,37 @@ cdef class WritableLog(LogView):
 
     cdef int sync_due(self, bint sealed_only) except -1:
         """Inside the gate: fsync what is due, without the lock, then move the recovery point."""
+        try:
+            self.sync_all_due(sealed_only)
+        except ResourceExhaustedError:
+            if not self.sync_open_segments():
+                raise
+            self.sync_all_due(sealed_only)
+        return 0
+
+    cdef bint sync_open_segments(self) except -1:
+        """Inside the gate: fsync the segments through the descriptors that they hold already, which may be closed then
+        for want of others. Returns whether there was any; the recovery point stays."""
+        cdef Segment segment
+        cdef FileHandle file
+        cdef list files = []
+        self.lock()
+        try:
+            for segment in self._segments:
+                if not segment.synced and segment.file is not None:
+                    files.append(segment.file)
+                    segment.synced = True  # an append meanwhile says otherwise
+        finally:
+            self.unlock()
+        try:
+            for file in files:
+                file.sync()
+        except BaseException as error:
+            self.fail(error)
+        return bool(files)
+
+    cdef int sync_all_due(self, bint sealed_only) except -1:
+        """As sync_due, where there are descriptors for it. Raises ResourceExhaustedError where not."""
         cdef FileHandle file
         cdef int64_t target
         cdef int64_t generation
@@ -289,7 +320,7 @@ cdef class WritableLog(LogView):
         else:
             target[0] = self.position.leo
         for segment in reversed(segments):
-            if not segment.synced:
+            if not segment.synced or segment.aborted_unsynced:
                 dirty.append(segment)
             if segment.base_offset < self.position.recovery_point:
                 break  # the segments before it are durable, which a later segment being durable does not imply
@@ -318,7 +349,8 @@ cdef class WritableLog(LogView):
             for segment in segments:
                 if segment.aborted_unsynced:  # before the recovery point covers its markers
                     files.append(open_file(aborted_path(segment), O_RDONLY))
-                files.append(segment.open())
+                if not segment.synced:
+                    files.append(segment.open())
             if self.directory_changed or self.epochs_unsynced:
                 files.append(open_file(self.path, O_RDONLY))
         except BaseException as error:

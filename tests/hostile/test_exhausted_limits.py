@@ -16,6 +16,7 @@ from kreplog import Log, LogConfig
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog.errors import LogFailedError, ResourceExhaustedError
 from tests.faults.forked import result_of
+from tests.reference import sent
 
 CONFIG = LogConfig(segment_bytes=600)
 VALUE = b"v" * 50
@@ -82,19 +83,55 @@ def test_a_log_whose_roll_finds_no_descriptor_goes_on(folder: Path, replicated: 
         assert not log.verify().damages
 
 
-def test_a_flush_that_finds_no_descriptor_is_made_later(folder: Path) -> None:
+def test_a_flush_needs_no_descriptor_but_those_of_the_segments(folder: Path) -> None:
+    """Once they are synced they are closed, which leaves room for the directory and the index of aborted transactions.
+    The latter is opened: it is missed where it was deleted."""
+
     def run() -> None:
         with Log.open(folder / "t-0", CONFIG) as log:
             for _ in range(40):
                 log.append(VALUE)
+            log.append_batches(sent(7, 0, VALUE), 0, transactional=True)
+            log.append_transaction_marker(7, 0, committed=False, coordinator_epoch=0)
+            end = log.log_end_offset
             with no_descriptors():
-                try:
+                log.flush()
+            assert log.recovery_point == end
+            log.append_batches(sent(7, 1, VALUE), 0, transactional=True)
+            log.append_transaction_marker(7, 0, committed=False, coordinator_epoch=0)
+            for index in (folder / "t-0").glob("*.txnindex"):
+                index.unlink()
+            with no_descriptors(), pytest.raises(LogFailedError):
+                log.flush()
+
+    result_of(run)
+
+
+def left_by_a_killed_process(path: Path) -> int:
+    """A log of several segments, none of which is flushed; its end."""
+
+    def run() -> int:
+        log = Log.open(path, CONFIG)
+        for _ in range(40):
+            log.append(VALUE * 6)
+        return int(log.log_end_offset)
+
+    return result_of(run)
+
+
+def test_a_flush_that_finds_no_descriptor_is_made_later(folder: Path) -> None:
+    """No segment of a log that was just opened has its file open yet."""
+    end = left_by_a_killed_process(folder / "t-0")
+
+    def run() -> None:
+        with Log.open(folder / "t-0", CONFIG) as log:
+            with no_descriptors():
+                with pytest.raises(ResourceExhaustedError):
                     log.flush()
-                except ResourceExhaustedError:
-                    assert log.recovery_point < 40, "it was not flushed"
+                assert log.recovery_point < end, "it was not flushed"
             assert not log.failed
             log.flush()
-            assert log.recovery_point == 40
+            assert log.recovery_point == end
 
     result_of(run)
 
@@ -163,29 +200,24 @@ def test_an_appender_keeps_what_found_no_descriptor(folder: Path) -> None:
 
 
 def test_what_an_append_wrote_and_could_not_sync_is_not_called_refused(folder: Path) -> None:
-    """Its roll finds the descriptors that it needs, the fsync after it one too few: an append made again would be a
-    second one."""
+    """It finds the descriptor that it needs, the fsync after it one too few: an append made again would be a second
+    one."""
+    end = left_by_a_killed_process(folder / "t-0")
 
-    def run() -> list[tuple[str, int]]:
-        log = Log.open(folder / "t-0", LogConfig(segment_bytes=600, flush_messages=1))
-        log.append(VALUE * 6)
-        outcomes = []
+    def run() -> None:
+        log = Log.open(folder / "t-0", LogConfig(segment_bytes=100_000, flush_messages=1))
         with no_descriptors() as held:
-            for _ in range(4):
-                try:
-                    log.append(VALUE * 6)
-                except ResourceExhaustedError:
-                    outcomes.append(("refused", log.log_end_offset))
-                except LogFailedError:
-                    outcomes.append(("failed", log.log_end_offset))
-                os.close(held.pop())
-        return outcomes
+            with pytest.raises(ResourceExhaustedError):
+                log.append(VALUE)
+            assert log.log_end_offset == end and not log.failed
+            os.close(held.pop())
+            with pytest.raises(LogFailedError):
+                log.append(VALUE)
+            assert log.log_end_offset == end + 1
 
-    outcomes = result_of(run)
-    assert outcomes[0] == ("refused", 1) and outcomes[-1] == ("failed", 2)
-    assert {end for outcome, end in outcomes if outcome == "refused"} == {1}
+    result_of(run)
     with Log.open(folder / "t-0") as log:
-        assert values(log) == [VALUE * 6] * 2
+        assert values(log) == [VALUE * 6] * end + [VALUE]
         log.append(VALUE)
 
 

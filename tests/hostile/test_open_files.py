@@ -28,7 +28,8 @@ pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits
 
 LIMIT = 400
 FIT = OpenFiles(LIMIT).replicas
-SETTINGS = (*clusters.FAST, '"log.segment.bytes" = 4000')
+SETTINGS = (*clusters.FAST, '"log.segment.bytes" = 2000')
+"""So small that all partitions roll a segment at about the same time."""
 
 
 def start_limited(cluster: LocalCluster) -> None:
@@ -71,7 +72,7 @@ class Client:
                 "acks": "all",
                 "delivery.timeout.ms": 60_000,
                 "linger.ms": 5,
-                "batch.size": 3000,  # so that a batch fits in a segment
+                "batch.num.messages": 5,  # so that a batch fits in a segment
             }
         )
 

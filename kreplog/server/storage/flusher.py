@@ -1,7 +1,8 @@
 """Flusher: schedules the fsyncs of a broker's logs, in threads.
 
 Each Flush effect ends with a Flushed event; effects that arrive during a log's fsync share the next one. Sealed
-segments, what flush.ms is over for, and replicas that were created or truncated, are synced in the background.
+segments, what flush.ms is over for, and replicas that were created or truncated, are synced in the background; all
+logs, where descriptors run out.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 
 from kreplog.core import events
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.errors import LogClosedError, StorageError, is_exhaustion
-from kreplog.managed_log import ManagedLog
+from kreplog.managed_log import ManagedLog, exceeds_open_limit
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.replica import NO_FLUSH_MS, Replica
@@ -30,17 +31,19 @@ MAX_CONCURRENT_SYNCS = 4
 
 
 class Flusher:
-    """put: takes the Flushed events. fail: called with a directory in which an fsync failed, and the error. All on the
-    event loop."""
+    """replicas: those that are open. put: takes the Flushed events. fail: called with a directory in which an fsync
+    failed, and the error. All on the event loop."""
 
     def __init__(
         self,
         pool: Executor,
+        replicas: Callable[[], Iterable[Replica]],
         put: Callable[[events.Event], None],
         fail: Callable[[DataDirectory, Exception], None],
         background: BackgroundTasks,
     ) -> None:
         self._pool = pool
+        self._replicas = replicas
         self._put = put
         self._fail = fail
         self._background = background
@@ -51,6 +54,7 @@ class Flusher:
         self._flushing_sealed = False
         self._overdue: dict[Replica, None] = {}
         self._flushing_overdue = False
+        self._releasing = False
 
     # Flush effects
 
@@ -99,6 +103,8 @@ class Flusher:
             if not self._flushing_sealed:
                 self._flushing_sealed = True
                 self._background.run_task(self._flush_sealed())
+            if exceeds_open_limit():
+                self.release_descriptors()
 
     def drop_sealed(self) -> None:
         """Forget the sealed segments: the logs are about to be closed, which syncs everything."""
@@ -138,6 +144,9 @@ class Flusher:
     def _flush_ms_over(self, replica: Replica) -> None:
         replica.flush_timer = None
         self._overdue[replica] = None
+        self._begin_flush_overdue()
+
+    def _begin_flush_overdue(self) -> None:
         if not self._flushing_overdue:
             self._flushing_overdue = True
             self._background.run_task(self._flush_overdue())
@@ -149,7 +158,21 @@ class Flusher:
                 due, self._overdue = list(self._overdue), {}
                 await self._sync(ManagedLog.flush, due)
         finally:
-            self._flushing_overdue = False
+            self._flushing_overdue = self._releasing = False
+
+    # Descriptors
+
+    def release_descriptors(self) -> None:
+        """Fsync every log: a segment with records that are not durable holds a descriptor, the active one and each that
+        was sealed since the last fsync. Without effect while that is under way."""
+        if not self._releasing:
+            for replica in self._replicas():
+                log = replica.log
+                if not (log.closed or log.failed) and log.recovery_point < log.log_end_offset:
+                    self._overdue[replica] = None
+            if self._overdue:
+                self._releasing = True
+                self._begin_flush_overdue()
 
     # Created and truncated logs
 

@@ -83,6 +83,10 @@ class HostedReplicas:
         """A snapshot of the open replicas."""
         return list(self._open.items())
 
+    def replicas(self) -> list[Replica]:
+        """A snapshot of those that are open."""
+        return list(self._open.values())
+
     def topic_ids(self) -> dict[TopicPartition, str]:
         """Topic id of every replica on disk, sorted by partition, also of those that failed to open."""
         ids = {partition: replica.topic_id for partition, replica in self._open.items()}

@@ -15,7 +15,15 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, events
-from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
+from kreplog.errors import (
+    LogClosedError,
+    LogFailedError,
+    OffsetOutOfRangeError,
+    ResourceExhaustedError,
+    StorageError,
+    check,
+    is_exhaustion,
+)
 from kreplog.managed_log import Fetched, ManagedLog, end_of, error_of
 from kreplog.server.storage.checkpoint_writer import CheckpointWriter
 from kreplog.server.storage.directory_failure import DirectoryFailureHandler
@@ -73,7 +81,7 @@ class LogManager:
         self.hosted = hosted
         self._pool = pool
         self._failures = DirectoryFailureHandler(hosted, put)
-        self._flusher = Flusher(pool, put, self._failures.fail, hosted.background)
+        self._flusher = Flusher(pool, hosted.replicas, put, self._failures.fail, hosted.background)
         self._lookups = TimestampLookups(put)
         self.cleaner = LogCleaner(
             hosted, cleaning or CleanerSettings(), self._failures.log_failed, self._flusher.note_sealed
@@ -107,8 +115,11 @@ class LogManager:
         """Carry out one effect; returns its answer. Raises what the effect's docstring says."""
         try:
             return self._operations[type(effect)](effect)
-        except LogFailedError as error:
-            self._failures.log_failed(_partition_of(effect), error)
+        except (LogFailedError, ResourceExhaustedError) as error:
+            if is_exhaustion(error):
+                self._flusher.release_descriptors()
+            if isinstance(error, LogFailedError):
+                self._failures.log_failed(_partition_of(effect), error)
             raise
         except OSError as error:
             raise error_of("cannot use the files of", str(getattr(effect, "partition", "")), error) from error

@@ -3,9 +3,10 @@
 Client connections get at most a quarter. A reserve is left for descriptors that nothing here counts: the coordination
 store, connections between brokers, directory listings. Log files get what remains.
 
-An idle replica holds no descriptor. A replica that was written to holds its active segment open until the next fsync,
-because the kernel reports a failed write-back to that descriptor alone. So each replica is counted as one descriptor,
-and the rest of the logs' share is for reading, rolling and syncing.
+An idle replica holds no descriptor. A segment that was written to is open until the next fsync, because the kernel
+reports a failed write-back to that descriptor alone. Where more than the logs' share are, all logs are synced
+(kreplog.server.storage.flusher), so each replica is counted as one descriptor, that of its active segment, and the rest
+of the share is for reading, rolling and syncing.
 """
 
 from __future__ import annotations

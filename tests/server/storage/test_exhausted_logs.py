@@ -16,7 +16,7 @@ import kreplog
 from kreplog import Log
 from kreplog.core import effects, events
 from kreplog.errors import LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError, is_exhaustion
-from kreplog.managed_log import ManagedLog
+from kreplog.managed_log import ManagedLog, keep_open
 from kreplog.server.storage import flusher
 from kreplog.server.storage.directories import DataDirectory, known_topic_id
 from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
@@ -57,6 +57,44 @@ def test_no_effect_that_finds_no_descriptor_fails_its_directory(life: Life, batc
         assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
+    assert logs.close()
+
+
+def test_all_logs_are_synced_where_descriptors_run_out(life: Life, batch: bytes) -> None:
+    """A log holds a descriptor until its records are durable."""
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs, partition=NEW)
+        opened(logs)
+        logs.execute(effects.AppendAsLeader(NEW, batch, 0))
+        assert logs.hosted.of(NEW).log.recovery_point == 0
+        with refusing(Log, "append_batches"), pytest.raises(ResourceExhaustedError):
+            logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        await until(lambda: logs.hosted.of(NEW).log.recovery_point == 3)
+
+    run(work)
+    assert logs.close()
+
+
+def test_all_logs_are_synced_before_descriptors_run_out(life: Life, batch: bytes) -> None:
+    """More sealed segments than may be open hold a descriptor each."""
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs, partition=NEW)
+        opened(logs)
+        logs.execute(effects.AppendAsLeader(NEW, batch, 0))
+        logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        logs.hosted.of(TP).log.roll()
+        keep_open(2)
+        logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        await until(lambda: logs.hosted.of(NEW).log.recovery_point == 3)
+
+    try:
+        run(work)
+    finally:
+        keep_open(-1)
     assert logs.close()
 
 
