@@ -6,6 +6,7 @@ from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
 from kreplog.topic import (
     Cursor,
+    DeliveredRecord,
     GroupCursor,
     MaintenanceConfig,
     MaintenanceError,
@@ -15,6 +16,7 @@ from kreplog.topic import (
     Topic,
     TopicFollow,
     TopicRecord,
+    WorkQueue,
 )
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
@@ -26,6 +28,7 @@ __all__ = [
     "Cursor",
     "Cut",
     "Damage",
+    "DeliveredRecord",
     "EpochEndOffset",
     "Fetched",
     "FileRegion",
@@ -47,6 +50,7 @@ __all__ = [
     "TopicPartition",
     "TopicRecord",
     "VerifyReport",
+    "WorkQueue",
     "__version__",
     "errors",
 ]

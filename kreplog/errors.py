@@ -84,6 +84,7 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
     TRANSACTION_ABORTABLE = 120
+    INVALID_RECORD_STATE = 121
     INVALID_REGULAR_EXPRESSION = 128
 
 
@@ -308,6 +309,18 @@ class CursorLockedError(StorageError):
 class CursorFencedError(StorageError):
     """Another may own the partitions of this member of a cursor group, for its lock file was deleted or replaced; path:
     that file. Nothing was committed; open the cursor again."""
+
+
+class DeliveryExpiredError(KreplogError):
+    """The delivery of a record of a work queue is not under way any more: the record is done, or it was, or will be,
+    delivered again. The record's state is unchanged. partition, offset: of the first such record."""
+
+    kafka_code = ErrorCode.INVALID_RECORD_STATE
+
+
+class CorruptWorkQueueError(StorageError):
+    """The metadata of a committed offset is not a work queue's state as this version reads it. Nothing was changed;
+    offset: the committed one."""
 
 
 class LogClosedError(UsageError):

@@ -55,10 +55,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
     # Which partition is compacted next, and where a group's offsets are, are rules of brokers, too; which partitions a
-    # member of a cursor group owns is one by itself.
+    # member of a cursor group owns, and which records a work queue delivers, are rules by themselves.
     "kreplog.topic": EVERYWHERE
     | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"}
-    | {"kreplog.core.cursor_groups"}
+    | {"kreplog.core.cursor_groups", "kreplog.core.work_queues"}
     | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
@@ -81,6 +81,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.messages": EVERYWHERE | CORE,
     "kreplog.core.group_messages": EVERYWHERE,
     "kreplog.core.cursor_groups": EVERYWHERE,
+    "kreplog.core.work_queues": EVERYWHERE,
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
     "kreplog.core.replication": EVERYWHERE | CORE,
     "kreplog.core.groups": EVERYWHERE | CORE,

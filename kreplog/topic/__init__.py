@@ -9,6 +9,7 @@ import os
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kreplog._native import topic_rows
@@ -17,19 +18,24 @@ from kreplog._native.partitioner import partition_for
 from kreplog.closing import Closing
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
+from kreplog.core.work_queues import WorkQueueConfig
 from kreplog.errors import ArgumentTypeError, LogClosedError, ResourceExhaustedError, UsageError
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
+from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.cursors import Cursor
+from kreplog.topic.dead_letters import DeadLetterTopic
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.group_cursor import GroupCursor
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
+from kreplog.topic.queue_member import DeliveredRecord
 from kreplog.topic.sticky import StickyPartitioner
 from kreplog.topic.table import At, Table, TableEntry
 from kreplog.topic.topic_follow import TopicFollow, check_max_records
+from kreplog.topic.work_queue import WorkQueue
 from kreplog.types import topic_uuid
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cursor",
+    "DeliveredRecord",
     "GroupCursor",
     "MaintenanceConfig",
     "MaintenanceError",
@@ -47,6 +54,7 @@ __all__ = [
     "Topic",
     "TopicFollow",
     "TopicRecord",
+    "WorkQueue",
 ]
 
 RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
@@ -130,7 +138,7 @@ class Topic(Closing):
     _logs: Mapping[int, Log]
     _sticky: StickyPartitioner
     _cursor_log: CursorLog
-    _cursors: weakref.WeakSet[Cursor | GroupCursor]
+    _cursors: weakref.WeakSet[LockedCursor]
     _maintenance: TopicMaintenance
     _key_codec: ObjectCodec | None
     _value_codec: ObjectCodec | None
@@ -454,6 +462,39 @@ class Topic(Closing):
         self._cursors.add(cursor)
         return cursor
 
+    def work_queue(
+        self,
+        name: str,
+        *,
+        dead_letter: Topic | str | None = None,
+        delivery_count_limit: int = 5,
+        record_lock_duration_ms: int = 30_000,
+        partition_max_record_locks: int = 2000,
+        start: str = "earliest",
+    ) -> WorkQueue:
+        """Join the work queue `name`: threads and processes that take records and acknowledge each by itself; see
+        WorkQueue. The settings are those of Kafka's share groups (KIP-932), with its defaults.
+
+        dead_letter: a topic for records that were delivered `delivery_count_limit` (1 to 10) times without an `ack`,
+        and for those that do not decode: one that this process has open for writing, or the name of one in the same
+        folder, which each dead letter opens, and the first creates, with a partition. They have Kafka's headers of dead
+        letters (KIP-1191). Without it, records are delivered until they are acknowledged.
+        record_lock_duration_ms: how long a record that was taken stays with its worker. partition_max_record_locks:
+        records of a partition that are not done while others after them are delivered, 1 to 4000; then it waits.
+        name, start: as of `group_cursor`, which shares the names; all members of a queue are to have the same settings.
+        Raises as `group_cursor` does, and UsageError, ArgumentTypeError (a setting).
+        """
+        if self.closed:
+            raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
+        config = WorkQueueConfig(record_lock_duration_ms, delivery_count_limit, partition_max_record_locks)
+        dead_letters = None if dead_letter is None else DeadLetterTopic(self, name, dead_letter)
+        if dead_letters is None:
+            config = replace(config, delivery_count_limit=None)
+        decoding = Decoding(self.name, self._key_codec, self._value_codec)
+        queue = WorkQueue(self, name, self._cursor_log, start, decoding, config, dead_letters)
+        self._cursors.add(queue)
+        return queue
+
     def table(
         self,
         *,
@@ -484,7 +525,10 @@ class Topic(Closing):
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a
         broker's consumer groups. Raises StorageError."""
-        return self._cursor_log.read_all(self.name)
+        return {
+            name: {number: committed.offset for number, committed in places.items()}
+            for name, places in self._cursor_log.read_all(self.name).items()
+        }
 
     def _numbers(self, partition: int | None) -> list[int]:
         return list(self._folder.numbers) if partition is None else [partition]

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kreplog._native import log as segmented_log
 from kreplog._native import writable
@@ -36,6 +36,17 @@ LOCK_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 
+
+class CursorOffset(NamedTuple):
+    """A committed offset. metadata: what a work queue has beside it, or any client's text."""
+
+    offset: int
+    metadata: str = ""
+
+
+Committed = dict[int, CursorOffset]
+"""By partition."""
+
 _cursor_logs: weakref.WeakSet[CursorLog] = weakref.WeakSet()
 
 
@@ -50,14 +61,14 @@ class CursorLog:
         self._logs: dict[int, tuple[PartitionLog, int]] = {}
         _cursor_logs.add(self)
 
-    def read(self, name: str, topic: str) -> dict[int, int]:
-        """The committed offset of each partition of `topic` that has one. Raises LogLockedError, StorageError."""
+    def read(self, name: str, topic: str) -> Committed:
+        """What is committed of each partition of `topic` that has it. Raises LogLockedError, StorageError."""
         with self._locked(name) as log:
-            return _places_in(log, topic).get(name, {})
+            return _committed_in(log, topic).get(name, {})
 
-    def read_all(self, topic: str) -> dict[str, dict[int, int]]:
+    def read_all(self, topic: str) -> dict[str, Committed]:
         """The same of all cursors by name, and of a broker's consumer groups; takes no lock. Raises StorageError."""
-        found: dict[str, dict[int, int]] = {}
+        found: dict[str, Committed] = {}
         try:
             names = os.listdir(self._folder)
         except OSError as error:
@@ -65,15 +76,16 @@ class CursorLog:
         for name in sorted(names):
             if name.startswith(OFFSETS_TOPIC + "-") and name[len(OFFSETS_TOPIC) + 1 :].isdigit():
                 with PartitionLog.open(os.path.join(self._folder, name), read_only=True) as log:
-                    found |= _places_in(log, topic)
+                    found |= _committed_in(log, topic)
         return dict(sorted(found.items()))
 
-    def commit(self, name: str, offsets: Mapping[TopicPartition, int], durable: bool) -> None:
-        """Commit offsets, all or none. Raises LogLockedError, LogFailedError, StorageError."""
+    def commit(self, name: str, topic: str, offsets: Mapping[int, CursorOffset], durable: bool) -> None:
+        """Commit the offsets of partitions of `topic`, all or none. Raises LogLockedError, LogFailedError,
+        StorageError."""
         now_ms = time.time_ns() // 1_000_000
         records = [
-            OffsetRecord(name, partition, OffsetAndMetadata(offset, NO_EPOCH, "", now_ms, -1))
-            for partition, offset in offsets.items()
+            OffsetRecord(name, TopicPartition(topic, number), OffsetAndMetadata(offset, NO_EPOCH, metadata, now_ms, -1))
+            for number, (offset, metadata) in offsets.items()
         ]
         with self._locked(name) as log:
             segments = len(log.segments)
@@ -131,7 +143,7 @@ class CursorLog:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        lock = _in_turn(lambda: TopicLock(self._folder, OFFSETS_TOPIC))
+        lock = in_turn(lambda: TopicLock(self._folder, OFFSETS_TOPIC))
         try:
             yield
         finally:
@@ -146,7 +158,7 @@ class CursorLog:
             except UsageError:  # there is no such topic
                 return TopicFolder(self._path, PARTITIONS, CONFIG, False, 1)
 
-        folder = _in_turn(opened)
+        folder = in_turn(opened)
         try:
             return folder.partitions
         finally:
@@ -158,19 +170,19 @@ class CursorLog:
         self._logs.clear()
 
 
-def _places_in(log: PartitionLog, topic: str) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
+    found: dict[str, Committed] = {}
     records = ((record.offset, record.key, record.value) for record in log.read())
     for _, record in group_records.decode_records(records):
         if isinstance(record, OffsetRecord) and record.partition.topic == topic:
             places = found.setdefault(record.group_id, {})
             places.pop(record.partition.partition, None)
             if record.value is not None:
-                places[record.partition.partition] = record.value.offset
+                places[record.partition.partition] = CursorOffset(record.value.offset, record.value.metadata)
     return {name: dict(sorted(places.items())) for name, places in found.items() if places}
 
 
-def _in_turn(lock: Callable[[], T]) -> T:
+def in_turn(lock: Callable[[], T]) -> T:
     """What `lock` returns, when no other process is committing. Raises LogLockedError after LOCK_TIMEOUT_S, such as
     where a broker runs."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S

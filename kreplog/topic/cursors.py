@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.topic.cursor_lock import LockedCursor
-from kreplog.topic.cursor_log import CursorLog
+from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import OnError
 from kreplog.topic.merge import TopicRecord
-from kreplog.types import TopicPartition
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,7 +38,9 @@ class Cursor(LockedCursor):
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str) -> None:
         super().__init__(topic, name, log, start, shared=False)
         try:
-            self._committed = log.read(name, topic.name)
+            committed = log.read(name, topic.name)
+            self._committed = {number: found.offset for number, found in committed.items()}
+            self._metadata = {number: found.metadata for number, found in committed.items()}
             self._places = dict(self._committed)
             self._defaults()
         except BaseException:
@@ -99,15 +100,18 @@ class Cursor(LockedCursor):
             raise UsageError(f"{self._topic.path} has no partition {partition}", path=self._topic.path)
         self._check_offset(partition, offset)
         self._places[partition] = offset
+        self._metadata.pop(partition, None)
 
     def seek_to_beginning(self) -> None:
         """Move to the log start of every partition."""
         self._check_open()
+        self._metadata.clear()
         self._places = {number: offsets.start for number, offsets in self._topic.offsets().items()}
 
     def seek_to_end(self) -> None:
         """Move to the high watermark of every partition."""
         self._check_open()
+        self._metadata.clear()
         self._places = {number: offsets.stop for number, offsets in self._topic.offsets().items()}
 
     # Committing
@@ -116,16 +120,21 @@ class Cursor(LockedCursor):
         """Commit the place: of all records that were returned. It survives this process; with `durable`, a loss of
         power too, for which a topic that is open for writing is flushed first.
 
-        All partitions together. Raises LogLockedError (a broker runs on the folder), LogFailedError, StorageError: then
-        the commit before counts, or this one.
+        All partitions together; the metadata of one that has not moved stays, such as a work queue's. Raises
+        LogLockedError (a broker runs on the folder), LogFailedError, StorageError: then the commit before counts, or
+        this one.
         """
         self._check_open()
         changed = {number: offset for number, offset in self._places.items() if self._committed.get(number) != offset}
         if durable and not self._topic.read_only:
             self._topic.flush()
+        for number in changed:
+            self._metadata.pop(number, None)
         if changed or durable:
-            offsets = {TopicPartition(self._topic.name, number): self._places[number] for number in self._places}
-            self._log.commit(self._name, offsets, durable)
+            offsets = {
+                number: CursorOffset(place, self._metadata.get(number, "")) for number, place in self._places.items()
+            }
+            self._log.commit(self._name, self._topic.name, offsets, durable)
             self._committed.update(changed)
 
     @contextmanager

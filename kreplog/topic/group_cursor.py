@@ -1,36 +1,26 @@
-"""GroupCursor: a cursor whose partitions are split among its members, in threads and processes.
-
-Nobody coordinates: each member sees by the kernel's locks which others live (group_locks), works out its share
-(core/cursor_groups), takes what is free, and gives up what is above. It commits a partition while it has its lock.
-"""
+"""GroupCursor: a cursor whose partitions are split among its members, in threads and processes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kreplog._native import reader
 from kreplog._native.any_wait import sleep_any
-from kreplog._native.following import FollowIterator
 from kreplog._native.waiting import checked_timeout
-from kreplog.core.cursor_groups import balance
-from kreplog.errors import KreplogError, LogClosedError, LogTruncatedError, UsageError
-from kreplog.topic.cursor_lock import LockedCursor
-from kreplog.topic.cursor_log import CursorLog
+from kreplog.errors import LogClosedError, UsageError
+from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.topic.cursor_member import CursorMember
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
-from kreplog.topic.group_locks import GroupLocks
 from kreplog.topic.merge import TopicRecord
 from kreplog.topic.partition_follows import PartitionFollows
-from kreplog.topic.topic_follow import LOOK_S, check_max_records
-from kreplog.types import TopicPartition
+from kreplog.topic.topic_follow import check_max_records
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
 
 
-class GroupCursor(LockedCursor):
+class GroupCursor(CursorMember):
     """A member of a cursor group, made by `Topic.group_cursor`; a context manager. For one thread at a time: each opens
     its own.
 
@@ -41,20 +31,9 @@ class GroupCursor(LockedCursor):
     """
 
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
-        super().__init__(topic, name, log, start, shared=True)
-        self._decoding = decoding
-        self._places: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
-        self._committed: dict[int, int] = {}
+        self._committed: dict[int, CursorOffset] = {}
         self._uncommitted: set[int] = set()  # those of which records were returned since
-        self._surplus: frozenset[int] = frozenset()
-        self._follows = PartitionFollows()
-        self._balanced_s = -LOOK_S
-        assert self._lock is not None
-        try:
-            self._locks = GroupLocks(self._lock, f"{topic.path}@{name}.lock")
-        except BaseException:
-            super().close()
-            raise
+        super().__init__(topic, name, log, start, decoding)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"member {self._locks.member} at {self._places}"
@@ -68,7 +47,7 @@ class GroupCursor(LockedCursor):
     @property
     def committed(self) -> dict[int, int]:
         """The committed offset of each of its partitions that has one."""
-        return {number: self._committed[number] for number in sorted(self._places) if number in self._committed}
+        return {number: self._committed[number].offset for number in sorted(self._places) if number in self._committed}
 
     # Reading
 
@@ -106,9 +85,7 @@ class GroupCursor(LockedCursor):
             if self._follows is not follows:
                 raise UsageError(f"{self!r}: another iteration has begun; a cursor has one at a time")
             now_s = time.monotonic()
-            if now_s - self._balanced_s >= LOOK_S:
-                self._balanced_s = now_s
-                self._balance()
+            self._balance_if_due(now_s)
             self._follow_owned(at_once)
             found = self._next(on_error)
             if found is not None:
@@ -139,26 +116,6 @@ class GroupCursor(LockedCursor):
         self._uncommitted.add(number)
         return records
 
-    def _polled(self) -> list[Any] | None:
-        try:
-            return self._follows.poll()
-        except LogTruncatedError as error:
-            if error.partition is not None and error.offset is not None:
-                number = TopicPartition.parse(error.partition).partition
-                self._follows.drop(number)
-                self._places[number] = min(self._places[number], error.offset)
-            raise
-        finally:
-            for number, follow in self._follows.follows.items():  # past what is no record: gaps, markers
-                self._places[number] = max(self._places[number], follow.place())
-
-    def _follow_owned(self, at_once: int) -> None:
-        for number, place in self._places.items():
-            if number not in self._follows.follows and number not in self._surplus:
-                log = self._topic._folder.log(number)
-                records = reader.Records(log, place, None, False)
-                self._follows.add(number, FollowIterator(log, records, None, True, at_once))
-
     def seek(self, partition: int, offset: int) -> None:
         """Move the place of a partition that this member owns. Raises UsageError."""
         self._check_open()
@@ -169,52 +126,19 @@ class GroupCursor(LockedCursor):
         self._places[partition] = offset
         self._uncommitted.add(partition)
 
-    # Whose partitions
+    # Its partitions
 
-    def _balance(self) -> None:
-        """Take what is free of this member's share, and give up what is above it. Raises CursorFencedError,
-        LogLockedError, StorageError."""
-        self._locks.check()
-        partitions = self._topic.partitions
-        plan = balance(self._locks.member, self._locks.members(), tuple(self._places), partitions)
-        self._surplus = frozenset(plan.surplus)
-        for number in plan.surplus:
-            self._follows.drop(number)
-        self._release_surplus()
-        if plan.wanted:
-            acquired: list[int] = []
-            for number in self._locks.free(partitions):
-                if len(acquired) == plan.wanted:
-                    break
-                if number not in self._places and self._locks.acquire(number):
-                    acquired.append(number)
-            if acquired:
-                self._begin(acquired)
+    def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
+        if committed is None:
+            return offsets.start
+        self._committed[number] = committed
+        return committed.offset
 
-    def _begin(self, acquired: list[int]) -> None:
-        """Go on at the committed offsets, which are read while the partitions are locked."""
-        try:
-            committed = self._log.read(self._name, self._topic.name)
-            offsets = self._topic.offsets()
-            places = {number: committed.get(number, offsets[number].start) for number in acquired}
-            if self._start == "latest" and not committed:
-                places = {number: offsets[number].stop for number in acquired}
-                self._commit(places, durable=False)  # else a successor would begin later than this one
-                committed = places
-        except BaseException:
-            for number in acquired:
-                self._locks.release(number)
-            raise
-        self._places |= places
-        self._committed |= {number: committed[number] for number in acquired if number in committed}
+    def _disown(self, number: int) -> None:
+        self._committed.pop(number, None)
 
-    def _release_surplus(self) -> None:
-        """Give up those of which all that was returned is committed."""
-        for number in self._surplus:
-            if number in self._places and number not in self._uncommitted:
-                del self._places[number]
-                self._committed.pop(number, None)
-                self._locks.release(number)
+    def _may_release(self, number: int) -> bool:
+        return number not in self._uncommitted
 
     # Committing
 
@@ -226,26 +150,21 @@ class GroupCursor(LockedCursor):
         """
         self._check_open()
         self._locks.check()
-        changed = {number: place for number, place in self._places.items() if self._committed.get(number) != place}
+        offsets = {number: self._offset(number, place) for number, place in self._places.items()}
+        changed = {number: offset for number, offset in offsets.items() if self._committed.get(number) != offset}
         if durable and not self._topic.read_only:
             self._topic.flush()
         if changed or durable:
-            self._commit(changed or dict(self._places), durable)
+            self._commit_offsets(changed or offsets, durable)
             self._committed |= changed
         self._uncommitted.clear()
         self._release_surplus()
 
-    def _commit(self, places: dict[int, int], durable: bool) -> None:
-        if places:
-            offsets = {TopicPartition(self._topic.name, number): place for number, place in places.items()}
-            self._log.commit(self._name, offsets, durable)
-
-    # The end
+    def _offset(self, number: int, place: int) -> CursorOffset:
+        """To commit; what has not moved keeps its metadata."""
+        committed = self._committed.get(number)
+        return committed if committed is not None and committed.offset == place else CursorOffset(place)
 
     def close(self) -> None:
-        """Leave the group, without a commit. Closing twice does nothing."""
-        if not self.closed:
-            with suppress(KreplogError, OSError):  # closing releases them, too
-                self._locks.unlock()
         super().close()
-        self._places, self._committed, self._follows = {}, {}, PartitionFollows()
+        self._committed = {}

@@ -1,0 +1,153 @@
+"""CursorMember: a member of a cursor group, which owns its share of the partitions and follows them.
+
+Nobody coordinates: each member sees by the kernel's locks which others live (group_locks), works out its share
+(core/cursor_groups), takes what is free, and gives up what is above. It commits a partition while it has its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from kreplog._native import reader
+from kreplog._native.following import FollowIterator
+from kreplog.core.cursor_groups import balance
+from kreplog.errors import KreplogError, LogTruncatedError
+from kreplog.topic.cursor_lock import LockedCursor
+from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.topic.decoding import Decoding
+from kreplog.topic.group_locks import GroupLocks
+from kreplog.topic.partition_follows import PartitionFollows
+from kreplog.topic.topic_follow import LOOK_S
+from kreplog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kreplog.topic import Topic
+
+
+class CursorMember(LockedCursor):
+    """The base of GroupCursor and WorkQueue, for one thread at a time.
+
+    Raises as LockedCursor does, and UsageError (a system without locks of open files)."""
+
+    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
+        super().__init__(topic, name, log, start, shared=True)
+        self._decoding = decoding
+        self._places: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
+        self._surplus: frozenset[int] = frozenset()
+        self._follows = PartitionFollows()
+        self._balanced_s = -LOOK_S
+        assert self._lock is not None
+        try:
+            self._locks = GroupLocks(self._lock, f"{topic.path}@{name}.lock")
+        except BaseException:
+            super().close()
+            raise
+
+    # What a member keeps of a partition
+
+    def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
+        """A partition is this member's, with these offsets in its log; returns the offset from which on it reads."""
+        raise NotImplementedError
+
+    def _disown(self, number: int) -> None:
+        """It is not any more."""
+        raise NotImplementedError
+
+    def _may_release(self, number: int) -> bool:
+        """Whether all that was returned of a partition is committed."""
+        raise NotImplementedError
+
+    def _may_read(self, number: int) -> bool:
+        """Whether more of an owned partition may be read now."""
+        return number not in self._surplus
+
+    # Whose partitions
+
+    def _balance_if_due(self, now_s: float) -> None:
+        """Take what is free of this member's share, and give up what is above it. Raises CursorFencedError,
+        LogLockedError, StorageError."""
+        if now_s - self._balanced_s < LOOK_S:
+            return
+        self._balanced_s = now_s
+        self._locks.check()
+        partitions = self._topic.partitions
+        plan = balance(self._locks.member, self._locks.members(), tuple(self._places), partitions)
+        self._surplus = frozenset(plan.surplus)
+        for number in plan.surplus:
+            self._follows.drop(number)
+        self._release_surplus()
+        if plan.wanted:
+            acquired: list[int] = []
+            for number in self._locks.free(partitions):
+                if len(acquired) == plan.wanted:
+                    break
+                if number not in self._places and self._locks.acquire(number):
+                    acquired.append(number)
+            if acquired:
+                self._begin(acquired)
+
+    def _begin(self, acquired: list[int]) -> None:
+        """Go on at the committed offsets, which are read while the partitions are locked."""
+        owned: dict[int, int] = {}
+        try:
+            committed = self._log.read(self._name, self._topic.name)
+            offsets = self._topic.offsets()
+            if self._start == "latest" and not committed:
+                # Committed at once, else a successor would begin later than this one.
+                committed = {number: CursorOffset(offsets[number].stop) for number in acquired}
+                self._commit_offsets(committed, durable=False)
+            for number in acquired:
+                owned[number] = self._own(number, offsets[number], committed.get(number))
+        except BaseException:
+            for number in acquired:
+                if number in owned:
+                    self._disown(number)
+                self._locks.release(number)
+            raise
+        self._places |= owned
+
+    def _release_surplus(self) -> None:
+        """Give up those of which all that was returned is committed."""
+        for number in self._surplus:
+            if number in self._places and self._may_release(number):
+                del self._places[number]
+                self._disown(number)
+                self._locks.release(number)
+
+    def _commit_offsets(self, offsets: Mapping[int, CursorOffset], durable: bool) -> None:
+        if offsets:
+            self._log.commit(self._name, self._topic.name, offsets, durable)
+
+    # Reading
+
+    def _follow_owned(self, at_once: int) -> None:
+        for number, place in self._places.items():
+            if number not in self._follows.follows and self._may_read(number):
+                log = self._topic._folder.log(number)
+                records = reader.Records(log, place, None, False)
+                self._follows.add(number, FollowIterator(log, records, None, True, at_once))
+
+    def _polled(self) -> list[Any] | None:
+        """The waits of its partitions, None where there is more by now. Raises LogTruncatedError: the place is where
+        the log ends."""
+        try:
+            return self._follows.poll()
+        except LogTruncatedError as error:
+            if error.partition is not None and error.offset is not None:
+                number = TopicPartition.parse(error.partition).partition
+                self._follows.drop(number)
+                self._places[number] = min(self._places[number], error.offset)
+            raise
+        finally:
+            for number, follow in self._follows.follows.items():  # past what is no record: gaps, markers
+                self._places[number] = max(self._places[number], follow.place())
+
+    def close(self) -> None:
+        """Leave the group, without a commit. Closing twice does nothing."""
+        if not self.closed:
+            with suppress(KreplogError, OSError):  # closing releases them, too
+                self._locks.unlock()
+        super().close()
+        self._places, self._follows = {}, PartitionFollows()

@@ -1,0 +1,285 @@
+"""QueueMember: what a process has of a work queue: its partitions, the deliveries that are under way, the commits.
+
+The rules are in core/work_queues; here are the logs and the clock. A delivery is committed before its record is
+returned, so that it counts where its worker dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kreplog.core.work_queues import PREFIX, Delivery, QueuePartition, WorkQueueConfig
+from kreplog.errors import (
+    CorruptWorkQueueError,
+    LogClosedError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    RecordDecodeError,
+)
+from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.topic.cursor_member import CursorMember
+from kreplog.topic.dead_letters import DeadLetterTopic
+from kreplog.topic.decoding import Decoding
+from kreplog.topic.merge import TopicRecord
+from kreplog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kreplog.topic import Topic
+
+COMMITTED_TOGETHER = 100
+"""Partitions of a commit: with metadata of 4 KiB each it is well within a segment."""
+
+LOCK_ENDED = "the lock of its last delivery ended, or its worker did"
+
+_logger = logging.getLogger("kreplog")
+
+
+class DeliveredRecord(NamedTuple):
+    """A record of a work queue: the fields of TopicRecord; delivery_count: 1 for its first delivery."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...]
+    delivery_count: int
+
+
+class QueueMember(CursorMember):
+    """The base of WorkQueue, for one thread at a time."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        log: CursorLog,
+        start: str,
+        decoding: Decoding,
+        config: WorkQueueConfig,
+        dead_letters: DeadLetterTopic | None,
+    ) -> None:
+        self._config = config
+        self._dead_letters = dead_letters
+        self._partitions: dict[int, QueuePartition] = {}
+        self._deliveries: list[tuple[int, Delivery]] = []  # of the call under way, by partition
+        self._prepare()
+        super().__init__(topic, name, log, start, decoding)
+
+    def _prepare(self) -> None:
+        """What `close` needs."""
+
+    # Its partitions
+
+    def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
+        place, metadata = (offsets.start, "") if committed is None else committed
+        at = TopicPartition(self._topic.name, number)
+        if metadata and not metadata.startswith(PREFIX):
+            _logger.warning("%s: work queue %s replaces the metadata %.60r of its offset", at, self._name, metadata)
+        try:
+            self._partitions[number] = QueuePartition(place, metadata, self._config)
+        except ValueError as error:
+            raise CorruptWorkQueueError(
+                f"{at}: what work queue {self._name} has done beyond its committed offset {place} cannot be read "
+                f"({error}): use the version of kreplog that wrote it; or deliver all from there on again, after "
+                f"`kreplog cursor reset {self._topic.path} {self._name} --to-offset {place} --partition {number}`",
+                partition=str(at),
+                offset=place,
+            ) from error
+        self._delete_before(number, offsets.start)
+        return self._partitions[number].end_offset
+
+    def _disown(self, number: int) -> None:
+        self._partitions.pop(number, None)
+
+    def _may_release(self, number: int) -> bool:
+        return not self._partitions[number].locked(now_ms())
+
+    def _may_read(self, number: int) -> bool:
+        return super()._may_read(number) and self._partitions[number].has_room
+
+    def _delete_before(self, number: int, start: int) -> None:
+        """Records below the log start, which retention has deleted, count as done."""
+        partition = self._partitions[number]
+        if partition.start_offset < start:
+            _logger.warning(
+                "%s: retention has deleted offsets from %d on that work queue %s had not done; it goes on at %d",
+                TopicPartition(self._topic.name, number), partition.start_offset, self._name, start,
+            )  # fmt: skip
+            partition.delete_before(start)
+
+    def _skip_deleted(self) -> bool:
+        """Go on at the log start where retention has deleted the next record; whether it has anywhere."""
+        found = False
+        for number, offsets in self._topic.offsets().items():
+            if number in self._places and self._places[number] < offsets.start:
+                self._delete_before(number, offsets.start)
+                self._follows.drop(number)
+                self._places[number] = offsets.start
+                found = True
+        return found
+
+    # Delivering
+
+    def _deliver(self, most: int) -> list[DeliveredRecord]:
+        """Up to `most` records, whose deliveries are committed; [] where there is none now."""
+        self._deliveries.clear()
+        records: list[tuple[TopicRecord, Delivery]] = []
+        try:
+            for number, partition in self._partitions.items():
+                if number not in self._surplus and len(records) < most:
+                    records += self._redeliver(number, partition, most - len(records))
+            while len(records) < most and (found := self._next()) is not None:
+                number, record = found
+                partition = self._partitions[number]
+                delivery = partition.deliver_next(record.offset, now_ms())
+                self._deliveries.append((number, delivery))
+                self._places[number] = partition.end_offset
+                if not partition.has_room:
+                    self._follows.drop(number)
+                records.append((TopicRecord(number, *record), delivery))
+            delivered = self._decoded(records)
+            self._commit({number for number, _ in self._deliveries})
+        except BaseException:
+            self._undo()
+            raise
+        return delivered
+
+    def _undo(self) -> None:
+        """What was not returned has not been delivered."""
+        for number, delivery in self._deliveries:
+            if number in self._partitions and self._partitions[number].is_current(delivery):
+                self._partitions[number].undo(delivery.offset)
+
+    def _redeliver(self, number: int, partition: QueuePartition, most: int) -> list[tuple[TopicRecord, Delivery]]:
+        """Records that are delivered again. Those whose deliveries are used up become dead letters."""
+        delivered, exhausted = partition.redeliver(now_ms(), most)
+        self._deliveries += [(number, delivery) for delivery in delivered]
+        for delivery in exhausted:
+            record = self._read(number, delivery.offset)
+            if record is not None:
+                self._bury(record, delivery, partition.error_of(delivery.offset) or LOCK_ENDED)
+            else:
+                partition.complete(delivery.offset)
+        found = [(self._read(number, delivery.offset), delivery) for delivery in delivered]
+        gone = [delivery.offset for record, delivery in found if record is None]
+        for offset in gone:
+            partition.complete(offset)
+        if exhausted or gone:
+            self._commit((number,))
+        return [(record, delivery) for record, delivery in found if record is not None]
+
+    def _read(self, number: int, offset: int) -> TopicRecord | None:
+        """A record by its offset, as it is stored; None where retention or compaction has deleted it."""
+        log = self._topic._folder.log(number)
+        if offset >= log.high_watermark:
+            at = TopicPartition(self._topic.name, number)
+            self._truncate(number, log.high_watermark)
+            raise LogTruncatedError(
+                f"{at}: the records from offset {log.high_watermark} on, of which work queue {self._name} had some in "
+                "flight, are no longer in the log; take on, and it delivers what follows",
+                partition=str(at),
+                offset=log.high_watermark,
+            )
+        try:
+            return next((TopicRecord(number, *record) for record in log.read(offset, offset + 1)), None)
+        except OffsetOutOfRangeError:
+            return None
+
+    def _next(self) -> tuple[int, Any] | None:
+        """A partition and its next record; None where there is none yet."""
+        while True:
+            try:
+                self._follow_owned(0)
+                return self._follows.take()
+            except LogClosedError:
+                return None
+            except OffsetOutOfRangeError:
+                if not self._skip_deleted():
+                    raise
+
+    def _polled(self) -> list[Any] | None:
+        try:
+            return super()._polled()
+        except LogTruncatedError as error:
+            if error.partition is not None and error.offset is not None:
+                self._truncate(TopicPartition.parse(error.partition).partition, error.offset)
+            raise
+        finally:
+            for number, place in self._places.items():
+                self._partitions[number].advance_to(place)
+
+    def _truncate(self, number: int, offset: int) -> None:
+        self._partitions[number].truncate_to(offset)
+        self._follows.drop(number)
+        self._places[number] = self._partitions[number].end_offset
+
+    def _decoded(self, records: list[tuple[TopicRecord, Delivery]]) -> list[DeliveredRecord]:
+        """Decode keys and values. A record that does not decode becomes a dead letter; without these it raises as the
+        only record that was taken, and is left to the next call where it is not the first."""
+        delivered: list[DeliveredRecord] = []
+        for index, (stored, delivery) in enumerate(records):
+            try:
+                (record,) = self._decoding.decoded(iter((stored,)), "raise")
+            except RecordDecodeError as error:
+                if self._dead_letters is not None:
+                    self._bury(stored, delivery, str(error))
+                    continue
+                for other, later in records[max(index, 1) :]:
+                    self._partitions[other.partition].undo(later.offset)
+                if index == 0:
+                    self._commit({number for number, _ in self._deliveries})
+                    self._deliveries.clear()
+                    error.record = DeliveredRecord(*stored, delivery.delivery_count)
+                    raise
+                break
+            delivered.append(DeliveredRecord(*record, delivery.delivery_count))
+        return delivered
+
+    def _bury(self, record: TopicRecord, delivery: Delivery, error: str) -> None:
+        """Append a record as it is stored to the dead-letter topic; it is done, or delivered again after a lock's
+        duration where that fails."""
+        assert self._dead_letters is not None
+        partition = self._partitions[record.partition]
+        try:
+            self._dead_letters.append(record, delivery.delivery_count, error)
+        except BaseException:
+            partition.release(delivery.offset, now_ms() + self._config.record_lock_duration_ms, error)
+            raise
+        partition.complete(delivery.offset)
+
+    # Committing
+
+    def _commit(self, numbers: Collection[int], durable: bool = False) -> None:
+        """Commit what is done and delivered of these partitions, or, where that fails, take back what is done. Raises
+        CursorFencedError, LogLockedError, LogFailedError, StorageError."""
+        self._locks.check()
+        if durable and not self._topic.read_only:
+            self._topic.flush()
+        ordered = sorted(numbers)
+        try:
+            while ordered:
+                together = [(number, self._partitions[number]) for number in ordered[:COMMITTED_TOGETHER]]
+                offsets = {
+                    number: CursorOffset(partition.start_offset, partition.metadata()) for number, partition in together
+                }
+                self._commit_offsets(offsets, durable)
+                for _, partition in together:
+                    partition.settle()
+                del ordered[:COMMITTED_TOGETHER]
+        except BaseException:
+            for number in ordered:
+                self._partitions[number].revive()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._partitions = {}
+
+
+def now_ms() -> int:
+    """Monotonic: no change of the date ends a lock, or makes one longer."""
+    return time.monotonic_ns() // 1_000_000
