@@ -49,7 +49,7 @@ test: $(BUILT)
 	exit $$((tested ? tested : linted))
 
 test-long: $(BUILT)
-	@$(RUN) -m pytest -m long $(ARGS)
+	@$(RUN) -m pytest -m long -n 2 $(ARGS)
 
 hostile: $(BUILT)
 	@$(RUN) -m pytest tests/hostile $(ARGS)

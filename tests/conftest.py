@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all tests with brokers to one worker, all with Spark to one, and each other module to one."""
+    """Give all tests with brokers to one worker, all with Spark to one, and each other module to one; of the long
+    tests of faults each alone, since those of one module take a quarter of an hour, each in its own process."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = _worker_group
+    scheduler._split_scope = partial(_worker_group, runs_long=_runs_long(config))
     return scheduler
 
 
-def _worker_group(nodeid: str) -> str:
+def _worker_group(nodeid: str, runs_long: bool) -> str:
     module = nodeid.partition("::")[0]
     folder = module.split("/")[1]
-    return "brokers" if folder in _WITH_BROKERS else "spark" if folder == "spark" else module
+    if folder in _WITH_BROKERS:
+        return "brokers"
+    if folder == "spark":
+        return "spark"
+    return nodeid if runs_long and folder == "faults" else module
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -36,7 +36,8 @@ REFUSED, UNHARMED = 3, 4
 
 _SOURCE = Path(__file__).with_name("shim.c")
 _ROOT = Path(__file__).parents[2]
-_TIMEOUT_S = 300
+_TIMEOUT_S = 900
+"""So long nothing takes that has not come to a halt, also on a machine that has other work."""
 
 
 def build(directory: Path) -> Path:

@@ -25,7 +25,7 @@ def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
 
 def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
     """Play that many seeds of kills_and_cut, and see that they did what they are for."""
-    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim, timeout_s=60 + 2 * seeds)
+    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim, timeout_s=300 + 5 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
     figure(match[0])
@@ -46,14 +46,14 @@ def test_power_loss_as_it_was_found(folder: Path, shim: Path, name: str, mode: s
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", LIVES)
-def test_power_loss_after_thousands_of_deaths(
+def test_power_loss_after_hundreds_of_deaths(
     folder: Path, shim: Path, mode: str, figure: Callable[[str], None]
 ) -> None:
-    lives(folder, shim, mode, 1000, 700, figure)
+    lives(folder, shim, mode, 1000, 500, figure)
 
 
 def compactions(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("compactions", folder, kind, first, seeds, shim=shim, timeout_s=60 + 3 * seeds)
+    output = run_driver("compactions", folder, kind, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
     figure(match[0])
@@ -74,7 +74,7 @@ def test_power_loss_beside_hundreds_of_compactions(
 
 
 def brokers(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("broker_power_loss", folder, first, seeds, shim=shim, timeout_s=60 + 15 * seeds)
+    output = run_driver("broker_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 30 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 2 * seeds, output
     figure(match[0])

@@ -36,10 +36,10 @@ def test_readers_beside_a_writer_that_truncates(folder: Path, figure: Callable[[
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_readers_beside_a_writer_that_truncates_for_half_an_hour(
+def test_readers_beside_a_writer_that_truncates_for_minutes(
     folder: Path, seed: int, figure: Callable[[str], None]
 ) -> None:
-    race(folder, 600, seed, figure)
+    race(folder, 200, seed, figure)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
