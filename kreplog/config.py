@@ -48,6 +48,8 @@ RANGES = {
     "transaction_state_log_replication_factor": (1, 2**15 - 1),
     "transaction_state_log_segment_bytes": (14, 2**31 - 1),
     "transaction_state_log_min_isr": (1, 2**31 - 1),
+    "transactional_id_expiration_ms": (1, 2**31 - 1),
+    "transaction_remove_expired_transaction_cleanup_interval_ms": (10, 2**31 - 1),
     "offsets_retention_minutes": (1, 2**31 - 1),
     "offsets_retention_check_interval_ms": (10, 2**63 - 1),
     "offsets_topic_num_partitions": (1, 10_000),
@@ -310,6 +312,9 @@ class TransactionConfig:
         over its partitions by their names, so their number never changes.
     transaction_state_log_replication_factor, transaction_state_log_segment_bytes, transaction_state_log_min_isr: of the
         same topic, when it is created.
+    transactional_id_expiration_ms: after this time without a transaction or a new producer a transactional id is
+        deleted, unless one is open.
+    transaction_remove_expired_transaction_cleanup_interval_ms: interval of the checks for ids to delete.
     """
 
     transaction_max_timeout_ms: int = 900_000
@@ -318,6 +323,8 @@ class TransactionConfig:
     transaction_state_log_replication_factor: int = 3
     transaction_state_log_segment_bytes: int = 100 << 20
     transaction_state_log_min_isr: int = 2
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
         _check_fields(self)

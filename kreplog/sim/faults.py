@@ -81,7 +81,11 @@ TRANSACTED_TOPIC = "transacted"
 OWN_TOPICS = frozenset({*INTERNAL_TOPICS, TRANSACTED_TOPIC})
 """Topics that other clients and operators leave alone."""
 
-TRANSACTIONS = TransactionConfig(transaction_state_log_commit_timeout_ms=500)
+TRANSACTIONS = TransactionConfig(
+    transaction_state_log_commit_timeout_ms=500,
+    transactional_id_expiration_ms=1500,
+    transaction_remove_expired_transaction_cleanup_interval_ms=1000,
+)
 """How brokers coordinate transactions."""
 
 TRANSACTION_SHARE = 0.1

@@ -90,6 +90,7 @@ FOUND = {
     "old-leader-epoch-accepted": 64,
     "old-registration-accepted": 845,
     "one-round-truncation": 31,
+    "open-transaction-expires": 307,
     "pending-offsets-hidden": 36,
     "pending-offsets-not-loaded": 32,
     "pipelined-fetch-in-sync": 27,

@@ -49,6 +49,7 @@ from kreplog.core.transaction_messages import (
     TransactionResponse,
     partition_of_transaction,
 )
+from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_listing import describe, list_transactions
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
@@ -90,6 +91,9 @@ class TransactionCoordinator:
         self._tags = itertools.count(1)
         self._appends: dict[int, Then] = {}
         self._markers = MarkerWriter(self._timers, partitions, leader_of, self._complete, self._is_led)
+        self._expiration = IdExpiration(
+            config, self._timers, self.shards.values, self._is_led, self._append_records, self._add_parked
+        )
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         match event:
@@ -194,6 +198,7 @@ class TransactionCoordinator:
             elif transaction.state in DECIDED:
                 yield from self._markers.begin(shard, transaction, now_ms)
         shard.loaded.clear()
+        self._expiration.loaded(now_ms)
 
     def _new(self, shard: TransactionShard, transactional_id: str, stored: TransactionMetadata) -> TransactionalId:
         transaction = TransactionalId(
@@ -382,8 +387,9 @@ class TransactionCoordinator:
     def _add_parked(self, shard: TransactionShard, transaction: TransactionalId) -> Steps[None]:
         parked, transaction.parked = transaction.parked, []
         together = []
+        present = shard.transactions.get(transaction.transactional_id)
         for reply_to, request in parked:
-            fits = self._refusal_of(transaction, request) is ErrorCode.NONE and transaction.state not in DECIDED
+            fits = self._refusal_of(present, request) is ErrorCode.NONE and transaction.state not in DECIDED
             if not self._is_led(shard):
                 yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
             elif fits and all(name in self._partitions() for name in request.partitions):
@@ -567,9 +573,13 @@ class TransactionCoordinator:
                 yield from self._add_parked(shard, transaction)
 
         transaction.pending = True
+        yield from self._append_records(shard, (TransactionRecord(transaction.transactional_id, wanted),), appended)
+
+    def _append_records(
+        self, shard: TransactionShard, records: tuple[TransactionRecord, ...], appended: Then
+    ) -> Steps[None]:
         tag = next(self._tags)
         self._appends[tag] = appended
-        records = (TransactionRecord(transaction.transactional_id, wanted),)
         timeout_ms = self.config.transaction_state_log_commit_timeout_ms
         yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, timeout_ms)
 

@@ -15,6 +15,7 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.transaction_messages import TransactionMetadata
+from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
@@ -54,6 +55,12 @@ def _expired_transaction_stays_open() -> list[Patch]:
         yield
 
     return [(TransactionCoordinator, "_abort", never)]
+
+
+@MUTATIONS.add("open-transaction-expires")
+def _open_transaction_expires() -> list[Patch]:
+    """A transactional id is deleted although its transaction is open."""
+    return [(IdExpiration, "_may_expire", lambda self, transaction: not transaction.pending)]
 
 
 @MUTATIONS.add("lost-marker-counts")

@@ -68,3 +68,52 @@ def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(attempts) == 2, "it is not tried again"
 
     with_broker(tmp_path, work)
+
+
+def test_a_transactional_id_expires(tmp_path: Path) -> None:
+    """Its deletion is in the log of `__transaction_state`, so a restarted broker does not find it either."""
+    settings = {
+        "transaction_state_log_num_partitions": 1,
+        "transaction_state_log_replication_factor": 1,
+        "transaction_state_log_min_isr": 1,
+        "transactional_id_expiration_ms": 300,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 10,
+    }
+
+    async def is_found(client: Client) -> bool:
+        await client.call(ApiKey.FIND_COORDINATOR, 3, key="id", key_type=1)
+        response = await client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["id"])
+        error = ErrorCode(response.transaction_states[0].error_code)
+        if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+            return await is_found(client)
+        assert error in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return error is ErrorCode.NONE
+
+    async def begun(client: Client) -> bool:
+        await client.call(ApiKey.FIND_COORDINATOR, 3, key="id", key_type=1)
+        response = await client.call(
+            ApiKey.INIT_PRODUCER_ID,
+            3,
+            transactional_id="id",
+            transaction_timeout_ms=1000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        return int(response.error_code) == ErrorCode.NONE
+
+    async def expires(client: Client) -> None:
+        await until_controlled(client.broker)
+        await eventually(lambda: begun(client))
+        assert await is_found(client)
+
+        async def is_gone() -> bool:
+            return not await is_found(client)
+
+        await eventually(is_gone)
+
+    async def stays_gone(client: Client) -> None:
+        await until_controlled(client.broker)
+        assert not await is_found(client)
+
+    with_broker(tmp_path, expires, **settings)
+    with_broker(tmp_path, stays_gone, **{**settings, "transactional_id_expiration_ms": 2**31 - 1})
