@@ -1,4 +1,4 @@
-"""A cursor's commits broken off at every file call."""
+"""A cursor's commits, and the deliveries and acknowledgements of a work queue, broken off at every file call."""
 
 from __future__ import annotations
 
@@ -21,4 +21,12 @@ from tests.faults.shim import run_driver
 def test_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
     """The place is that of the latest commit that returned, or of the one under way."""
     output = run_driver("cursor_calls", folder, mode, shim=shim)
+    assert int(output.rpartition("broken_off=")[2]) >= least, output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "least"), [("kill", 100), ("halfway", 12), ("full", 20), ("handles", 20)])
+def test_a_work_queue_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
+    """What was acknowledged is not delivered again, what was not is, and no dead letter is missing."""
+    output = run_driver("queue_calls", folder, mode, shim=shim)
     assert int(output.rpartition("broken_off=")[2]) >= least, output

@@ -1,0 +1,279 @@
+"""A partition of a work queue against a plain model of what is promised: any deliveries, acknowledgements, crashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kreplog.core.work_queues import HEAD, MAX_METADATA, PREFIX, Delivery, QueuePartition, WorkQueueConfig
+
+LOCK_MS = 10
+
+
+@dataclass
+class Work:
+    """A record as the model knows it, until it is done. due_ms: from when on it is to be delivered."""
+
+    deliveries: int = 0
+    due_ms: int = 0
+    locked: bool = False
+
+
+class QueueAgainstModel(RuleBasedStateMachine):
+    @initialize(most=st.integers(1, 6), limit=st.none() | st.integers(1, 3), start=st.integers(0, 100))
+    def begin(self, most: int, limit: int | None, start: int) -> None:
+        self.config = WorkQueueConfig(LOCK_MS, limit, most)
+        self.now_ms = 1_000_000
+        self.end = start
+        self.work: dict[int, Work] = {}
+        self.committed = start, ""
+        self.queue = QueuePartition(*self.committed, self.config)
+        self.first_delivered = start
+
+    def exhausted(self, work: Work) -> bool:
+        return self.config.delivery_count_limit is not None and work.deliveries >= self.config.delivery_count_limit
+
+    def commit(self) -> None:
+        self.committed = self.queue.start_offset, self.queue.metadata()
+        self.queue.settle()
+
+    def deliver(self, delivery: Delivery) -> None:
+        work = self.work[delivery.offset]
+        work.deliveries, work.due_ms, work.locked = work.deliveries + 1, self.now_ms + LOCK_MS, True
+        assert delivery == (delivery.offset, work.deliveries)
+        assert self.queue.is_current(delivery)
+        assert not self.queue.is_current(Delivery(delivery.offset, work.deliveries - 1))
+
+    @rule(gap=st.sampled_from([0, 0, 0, 1, 9, 1 << 40]), fails=st.booleans())
+    def deliver_next(self, gap: int, fails: bool) -> None:
+        assert self.queue.has_room == (len(self.work) < self.config.partition_max_record_locks)
+        if not self.queue.has_room:
+            return
+        offset = self.end + gap
+        self.end = offset + 1
+        self.work[offset] = Work()
+        self.deliver(self.queue.deliver_next(offset, self.now_ms))
+        if fails:
+            self.undo(offset)
+        else:
+            self.commit()
+
+    def undo(self, offset: int) -> None:
+        self.queue.undo(offset)
+        work = self.work[offset]
+        assert not self.queue.is_current(Delivery(offset, work.deliveries))
+        work.deliveries, work.due_ms, work.locked = work.deliveries - 1, 0, False
+
+    @rule(most=st.integers(1, 4), fails=st.booleans())
+    def redeliver(self, most: int, fails: bool) -> None:
+        due = sorted((work.due_ms, offset) for offset, work in self.work.items() if work.due_ms <= self.now_ms)
+        delivered, exhausted = self.queue.redeliver(self.now_ms, most)
+        expected: list[int] = []
+        used_up: list[int] = []
+        for _, offset in due:
+            if len(expected) < most:
+                (used_up if self.exhausted(self.work[offset]) else expected).append(offset)
+        assert [offset for offset, _ in delivered] == expected, "the earliest first, and all that fit"
+        assert [offset for offset, _ in exhausted] == used_up
+        for offset, deliveries in exhausted:
+            work = self.work[offset]
+            assert deliveries == work.deliveries
+            work.due_ms, work.locked = self.now_ms + LOCK_MS, False
+            if not fails:
+                self.queue.complete(offset)
+                del self.work[offset]
+        for delivery in delivered:
+            self.deliver(delivery)
+        if fails:
+            for delivery in delivered:
+                self.undo(delivery.offset)
+        else:
+            self.commit()
+
+    def current(self, data: st.DataObject) -> int:
+        return int(data.draw(st.sampled_from(sorted(n for n, work in self.work.items() if work.locked))))
+
+    def some_are_locked(self) -> bool:
+        return any(work.locked for work in self.work.values())
+
+    @precondition(some_are_locked)
+    @rule(data=st.data(), fails=st.booleans())
+    def ack(self, data: st.DataObject, fails: bool) -> None:
+        offset = self.current(data)
+        delivery = Delivery(offset, self.work[offset].deliveries)
+        self.queue.complete(offset)
+        assert not self.queue.is_current(delivery)
+        if fails:
+            self.queue.revive()
+            assert self.queue.is_current(delivery), "it can be acknowledged again"
+        else:
+            self.commit()
+            del self.work[offset]
+
+    @precondition(some_are_locked)
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 1, LOCK_MS, 3 * LOCK_MS]))
+    def nack(self, data: st.DataObject, delay_ms: int) -> None:
+        offset = self.current(data)
+        work = self.work[offset]
+        self.queue.release(offset, self.now_ms + delay_ms, f"of {offset}")
+        assert not self.queue.is_current(Delivery(offset, work.deliveries))
+        assert self.queue.error_of(offset) == f"of {offset}"
+        work.due_ms, work.locked = self.now_ms + delay_ms, False
+
+    @precondition(some_are_locked)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        offset = self.current(data)
+        self.queue.renew(offset, self.now_ms)
+        self.work[offset].due_ms = self.now_ms + LOCK_MS
+
+    @rule(passed_ms=st.sampled_from([1, LOCK_MS - 1, LOCK_MS, 5 * LOCK_MS]))
+    def time_passes(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+
+    @rule(passed_ms=st.integers(0, 50))
+    def another_owner(self, passed_ms: int) -> None:
+        """The process was killed: what was committed counts, and all of it that is not done is due at once."""
+        self.now_ms = passed_ms  # a clock of its own
+        self.queue = QueuePartition(*self.committed, self.config)
+        assert self.queue.metadata() == self.committed[1]
+        self.end = self.queue.end_offset
+        for offset in [offset for offset in self.work if offset >= self.end]:
+            del self.work[offset]  # it was never returned to a worker
+        for work in self.work.values():
+            work.due_ms, work.locked = 0, False
+
+    @rule(data=st.data())
+    def retention(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.queue.start_offset, self.end))
+        deleted = self.queue.delete_before(offset)
+        gone = [each for each in self.work if each < offset]
+        assert deleted == len(gone)
+        for each in gone:
+            del self.work[each]
+        self.commit()
+
+    @rule(data=st.data())
+    def truncation(self, data: st.DataObject) -> None:
+        self.end = data.draw(st.integers(self.queue.start_offset, self.end))
+        self.queue.truncate_to(self.end)
+        for each in [each for each in self.work if each >= self.end]:
+            del self.work[each]
+        self.commit()
+
+    @invariant()
+    def holds(self) -> None:
+        assert self.queue.end_offset == self.end
+        assert self.queue.start_offset == min(self.work, default=self.end)
+        locked = sum(work.locked and work.due_ms > self.now_ms for work in self.work.values())
+        assert self.queue.locked(self.now_ms) == locked
+        assert len(self.queue.metadata()) <= MAX_METADATA
+
+
+TestQueueAgainstModel = QueueAgainstModel.TestCase
+TestQueueAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def partition(start: int = 0, metadata: str = "", most: int = 4000) -> QueuePartition:
+    return QueuePartition(start, metadata, WorkQueueConfig(LOCK_MS, None, most))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 2, 9, 10, 15, 99, 1 << 40]), st.integers(0, 3)), max_size=60))
+def test_the_metadata_of_any_state_fits_in_4096_characters(pattern: list[tuple[int, int]]) -> None:
+    """A pattern of gaps and deliveries again and again, until there is no room; then what is done makes holes."""
+    queue = partition()
+    offsets: list[int] = []
+    while pattern and queue.has_room:
+        for gap, deliveries in pattern:
+            if not queue.has_room:
+                break
+            offset = queue.end_offset + gap
+            queue.deliver_next(offset, 0)
+            offsets.append(offset)
+            for _ in range(deliveries):
+                queue.release(offset, 0, "")
+                queue.redeliver(0, 1)
+    for offset in offsets[::2]:
+        queue.complete(offset)
+        queue.settle()
+    metadata = queue.metadata()
+    assert len(metadata) <= MAX_METADATA
+    again = partition(queue.start_offset, metadata)
+    assert (again.start_offset, again.end_offset, again.metadata()) == (
+        queue.start_offset,
+        queue.end_offset,
+        metadata,
+    )
+
+
+def test_what_is_done_never_lengthens_the_metadata_beyond_its_limit() -> None:
+    """Deliveries of all kinds side by side, and of them every second and then every third done."""
+    queue = partition()
+    while queue.has_room:
+        offset = queue.deliver_next(queue.end_offset, 0).offset
+        if offset % 2:
+            queue.release(offset, 0, "")
+            queue.redeliver(0, 1)
+    offsets = range(queue.end_offset)
+    assert len(queue.metadata()) > MAX_METADATA // 2
+    for step in (2, 3, 5):
+        for offset in offsets[1::step]:
+            if queue.is_current(Delivery(offset, 1 + offset % 2)):
+                queue.complete(offset)
+        queue.settle()
+        assert len(queue.metadata()) <= MAX_METADATA
+
+
+def test_the_metadata_as_kafka_shows_it() -> None:
+    queue = partition(7)
+    for _ in range(14):
+        queue.deliver_next(queue.end_offset, 0)
+    for offset in range(10, 20):
+        queue.complete(offset)
+    queue.release(20, 0, "")
+    queue.redeliver(0, 1)
+    assert (queue.start_offset, queue.metadata()) == (7, HEAD + "b3.10c")
+    assert partition(7, HEAD + "o").redeliver(0, 1)[0] == [Delivery(7, 15)], "counts end there, deliveries do not"
+    queue = partition(7, HEAD + "o")
+    queue.redeliver(0, 1)
+    assert queue.metadata() == HEAD + "o"
+
+
+@pytest.mark.parametrize("metadata", ["", "kreplog", "anything", "b3.10c", "\u20ac"])
+def test_metadata_of_others_counts_as_none(metadata: str) -> None:
+    queue = partition(5, metadata)
+    assert (queue.start_offset, queue.end_offset, queue.metadata()) == (5, 5, "")
+
+
+DAMAGED = ["2:b", "", "1:p", "1:3", "1:b0", "1:b9999", "1:.9223372036854775807", "1:b\u0663", "1:b-1"]
+TOO_LONG = ["1:" + "b." * 2041, "1:." + "9" * 4000]
+
+
+@pytest.mark.parametrize("text", [PREFIX + text for text in DAMAGED + TOO_LONG])
+def test_metadata_that_is_damaged(text: str) -> None:
+    with pytest.raises(ValueError, match="kreplog-queue"):
+        partition(5, text)
+
+
+@given(st.text(alphabet="abo.0123456789zé", max_size=30))
+def test_any_metadata_is_read_or_refused(text: str) -> None:
+    try:
+        queue = partition(5, HEAD + text)
+    except ValueError:
+        return
+    again = partition(queue.start_offset, queue.metadata())
+    assert again.metadata() == queue.metadata() and again.end_offset == queue.end_offset
+
+
+def test_locks_that_are_renewed_for_ever_take_no_memory() -> None:
+    queue = partition()
+    for _ in range(3):
+        queue.deliver_next(queue.end_offset, 0)
+    for now_ms in range(10_000):
+        queue.renew(now_ms % 3, now_ms)
+    assert len(queue._due) < 200

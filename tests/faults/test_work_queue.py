@@ -1,0 +1,153 @@
+"""A work queue whose workers are killed at random: each record is done, none again after its ack has returned.
+
+A worker notes in a file of the partition each delivery, and each ack before and after it. Some records always fail,
+until they are dead letters; some kill their worker.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kreplog import DeliveredRecord, Topic, errors
+from tests.faults.forked import start
+from tests.waiting import until
+
+PARTITIONS = 4
+WORKERS = 3
+LIMIT = 3
+FAILS, KILLS, WORKS = b"fails", b"kills", b"works"
+
+
+def note(path: Path, step: str, record: DeliveredRecord) -> None:
+    with open(f"{path}.steps-{record.partition}", "a") as steps:
+        steps.write(f"{step} {record.offset} {record.delivery_count}\n")
+
+
+def work(path: Path, seed: int) -> None:
+    """A worker: until it is killed, it takes a few records, and acknowledges them in any order."""
+    drawn = random.Random(seed)
+    with (
+        Topic.open(path, read_only=True) as topic,
+        topic.work_queue("mail", dead_letter="dead", delivery_count_limit=LIMIT, record_lock_duration_ms=200) as queue,
+    ):
+        while True:
+            records = queue.take(1 + drawn.randrange(5))
+            drawn.shuffle(records)
+            for record in records:
+                note(path, "taken", record)
+                try:
+                    if record.value == FAILS:
+                        queue.nack(record, drawn.randrange(3), "always")
+                    elif record.value == KILLS:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    elif drawn.randrange(10):
+                        queue.ack(record)
+                        note(path, "acked", record)
+                except errors.DeliveryExpiredError:
+                    note(path, "expired", record)
+
+
+def steps_of(path: Path, partition: int) -> list[tuple[str, int, int]]:
+    try:
+        lines = Path(f"{path}.steps-{partition}").read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [(step, int(offset), int(count)) for step, offset, count in map(str.split, lines)]
+
+
+def steps(path: Path) -> int:
+    return sum(len(steps_of(path, number)) for number in range(PARTITIONS))
+
+
+def check(path: Path, ends: dict[int, int], values: dict[tuple[int, int], bytes]) -> None:
+    acked: set[tuple[int, int]] = set()
+    for number in range(PARTITIONS):
+        latest: dict[int, int] = {}
+        for step, offset, count in steps_of(path, number):
+            if step == "taken":
+                assert (number, offset) not in acked, f"{number}-{offset} was delivered after its ack"
+                assert count > latest.get(offset, 0), f"{number}-{offset}: delivery {count} came twice"
+                assert count <= LIMIT
+                latest[offset] = count
+            elif step == "acked":
+                acked.add((number, offset))
+    with Topic.open(path.parent / "dead", read_only=True) as dead:
+        letters = [dict(record.headers) for record in dead.read()]
+    buried: set[tuple[int, int]] = set()
+    for headers in letters:
+        place = int(headers["__dlq.errors.partition"] or b""), int(headers["__dlq.errors.offset"] or b"")
+        assert headers["__dlq.errors.delivery.count"] == b"%d" % LIMIT, headers
+        buried.add(place)
+    assert {place for place, value in values.items() if value != WORKS} <= buried
+    # An ack that was committed as its worker was killed is not noted, and neither done again.
+    assert not acked & buried
+    with Topic.open(path, read_only=True) as topic:
+        assert topic.committed_offsets()["mail"] == ends
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])
+def test_workers_that_are_killed(tmp_path: Path, kills: int) -> None:
+    path = tmp_path / "data" / "mails"
+    drawn = random.Random(kills)
+    workers: dict[int, int] = {}
+    failed: list[int] = []
+    values: dict[tuple[int, int], bytes] = {}
+
+    def begin() -> None:
+        seed = drawn.randrange(1 << 30)
+        pid, pipe = start(lambda _: work(path, seed))
+        workers[pid] = pipe
+
+    def reap(pid: int) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(workers.pop(pid))
+        if status != -signal.SIGKILL:
+            failed.append(status)
+
+    def revive() -> None:
+        """Workers that a record has killed are replaced."""
+        for pid in list(workers):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                os.close(workers.pop(pid))
+                if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+                    failed.append(status)
+                begin()
+
+    def has_moved(target: int) -> bool:
+        revive()
+        return steps(path) >= target or bool(failed)
+
+    def is_done() -> bool:
+        revive()
+        committed = topic.committed_offsets().get("mail", {})
+        return committed == {number: offsets.stop for number, offsets in topic.offsets().items()} or bool(failed)
+
+    with Topic.open(path, PARTITIONS) as topic:
+        try:
+            for _ in range(WORKERS):
+                begin()
+            for _ in range(kills):
+                before = steps(path)
+                for _ in range(20):
+                    value = KILLS if drawn.randrange(80) == 0 else FAILS if drawn.randrange(20) == 0 else WORKS
+                    values[tuple(topic.append(value, partition=drawn.randrange(PARTITIONS)))] = value
+                until(partial(has_moved, before + drawn.randrange(20)))
+                pid = drawn.choice(sorted(workers))
+                os.kill(pid, signal.SIGKILL)
+                reap(pid)
+                begin()
+            until(is_done)
+            ends = {number: offsets.stop for number, offsets in topic.offsets().items()}
+        finally:
+            for pid in list(workers):
+                os.kill(pid, signal.SIGKILL)
+                reap(pid)
+    assert not failed, "a worker ended by itself"
+    check(path, ends, values)
