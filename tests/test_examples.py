@@ -23,6 +23,7 @@ IN_A_DIRECTORY = {
     "topic": ["alice apples", "bob pears", "alice plums", "3 records in 4 partitions"],
     "cursor": ["alice 8", "bob 4"],
     "cursor_group": ["100 jobs are done"],
+    "job_queue": ["9 jobs are done", "broken b'ValueError: this job always fails'"],
     "table": ["tea 4", "tea 5", "2 keys"],
     "appender": ["10000 records, 1 segment"],
     "tail_from_another_process": [f"{number} b'record {number}'" for number in range(5)],

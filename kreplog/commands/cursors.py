@@ -24,11 +24,12 @@ CursorName = Annotated[str, typer.Argument(metavar="CURSOR", help="Name of the c
 
 @app.command("list")
 def list_cursors(path: TopicPath, as_json: AsJson = False) -> None:
-    """List cursors and the consumer groups of a broker: committed offset, high watermark and lag of each partition."""
+    """List cursors, work queues and the consumer groups of a broker: committed offset, high watermark and lag of each
+    partition. The lag of a work queue is without what is done beyond the committed offset."""
     with kreplog.Topic.open(path, read_only=True) as topic:
-        offsets = topic.offsets()
+        offsets, lags = topic.offsets(), topic.lags()
         rows = [
-            (name, number, committed, offsets[number].stop, max(0, offsets[number].stop - committed))
+            (name, number, committed, offsets[number].stop, lags.get(name, {}).get(number, 0))
             for name, places in topic.committed_offsets().items()
             for number, committed in places.items()
             if number in offsets

@@ -157,6 +157,10 @@ class QueuePartition:
                 heappush(self._due, (record.due_ms, offset))
         self._completed.clear()
 
+    def lag(self, stop: int) -> int:
+        """How many offsets of [start_offset, stop) are not done."""
+        return sum(not record.done for record in self._records.values()) + max(0, stop - self.end_offset)
+
     # Delivering
 
     @property
@@ -274,3 +278,11 @@ def _cost(length: int) -> int:
     """Characters of a run. Of adjacent runs together never less than of the one that they become: so the metadata of
     what is in flight only grows by deliveries of new records."""
     return 0 if length == 0 else 1 if length == 1 else 1 + len(str(length))
+
+
+def lag_of(start: int, metadata: str, stop: int) -> int:
+    """How many offsets up to `stop` are not done: of a work queue without those done beyond its committed offset."""
+    try:
+        return QueuePartition(start, metadata, WorkQueueConfig(1, None, 1)).lag(stop)
+    except ValueError:
+        return max(0, stop - start)

@@ -18,7 +18,7 @@ from kreplog._native.partitioner import partition_for
 from kreplog.closing import Closing
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
-from kreplog.core.work_queues import WorkQueueConfig
+from kreplog.core.work_queues import WorkQueueConfig, lag_of
 from kreplog.errors import ArgumentTypeError, LogClosedError, ResourceExhaustedError, UsageError
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
@@ -527,6 +527,19 @@ class Topic(Closing):
         broker's consumer groups. Raises StorageError."""
         return {
             name: {number: committed.offset for number, committed in places.items()}
+            for name, places in self._cursor_log.read_all(self.name).items()
+        }
+
+    def lags(self) -> dict[str, dict[int, int]]:
+        """Of the same, how many offsets of each partition up to the high watermark are not done; of a work queue
+        without those that are done beyond its committed offset. Raises StorageError."""
+        offsets = self.offsets()
+        return {
+            name: {
+                number: lag_of(*committed, offsets[number].stop)
+                for number, committed in places.items()
+                if number in offsets
+            }
             for name, places in self._cursor_log.read_all(self.name).items()
         }
 

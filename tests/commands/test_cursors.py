@@ -50,6 +50,20 @@ def test_list(path: str, run: Run) -> None:
     assert [line.split() for line in output.splitlines()][3] == ["billing", "0", "2", "3", "1"]
 
 
+def test_a_work_queue_is_listed_with_what_is_not_done(path: str, run: Run) -> None:
+    with Topic.open(path, read_only=True) as topic, topic.work_queue("mail") as queue:
+        records = {(record.partition, record.offset): record for record in queue.take(4)}
+        queue.ack(records[0, 1], records[0, 2], records[1, 0])
+        assert topic.lags()["mail"] == {0: 1, 1: 1}
+    _, output, _ = run("cursor", "list", path, "--json")
+    rows = [tuple(row.values()) for row in json.loads(output)]
+    assert [row for row in rows if row[0] == "mail"] == [("mail", 0, 0, 3, 1), ("mail", 1, 1, 2, 1)]
+    status, output, _ = run("cursor", "reset", path, "mail", "--to-offset", "1", "--partition", "0", "--json")
+    assert (status, json.loads(output)) == (0, {"0": 1, "1": 1})
+    with Topic.open(path, read_only=True) as topic, topic.work_queue("mail") as queue:
+        assert sorted(record[:2] for record in queue.take(9)) == [(0, 1), (0, 2), (1, 1)]
+
+
 @pytest.mark.parametrize(
     ("options", "committed"),
     [

@@ -137,7 +137,8 @@ def test_workers_that_are_killed(tmp_path: Path, kills: int) -> None:
                 before = steps(path)
                 for _ in range(20):
                     value = KILLS if drawn.randrange(80) == 0 else FAILS if drawn.randrange(20) == 0 else WORKS
-                    values[tuple(topic.append(value, partition=drawn.randrange(PARTITIONS)))] = value
+                    number, offset = topic.append(value, partition=drawn.randrange(PARTITIONS))
+                    values[number, offset] = value
                 until(partial(has_moved, before + drawn.randrange(20)))
                 pid = drawn.choice(sorted(workers))
                 os.kill(pid, signal.SIGKILL)
