@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
 
+from kreplog import Log, LogConfig
 from kreplog.client import Consumer
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire import transaction_records
 from tests.integration.clusters import FAST, admin_of, eventually, running
 from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, skipped_where_unavailable
+from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
 pytestmark = pytest.mark.interop
 
@@ -52,6 +55,23 @@ def test_kip_664_kafkas_tool_lists_and_describes_transactions(kafka: Kafka, clus
     eventually(
         lambda: "CompleteCommit" in kafka.run(*tool, "describe", "--transactional-id", "listed"), "it is not complete"
     )
+
+
+def test_kip_664_kafkas_tool_finds_a_hanging_transaction(kafka: Kafka, cluster: LocalCluster) -> None:
+    """One that no coordinator knows, as brokers without KIP-890 left them."""
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({"hanging": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
+    cluster.stop()
+    now_ms = time.time_ns() // 1_000_000
+    records = (Rec(0, now_ms - 3_600_000, b"key", b"value"),)
+    batch = Batch(records, attributes=TRANSACTIONAL, producer_id=999_999, producer_epoch=3, base_sequence=0)
+    for broker in cluster.brokers:
+        with Log.open(cluster.home(broker) / "data" / "hanging-0", LogConfig(replicated=True)) as log:
+            log.append_batches(encode(batch), log.leader_epoch, transactional=True)
+    cluster.start()
+    tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap())
+    found = kafka.run(*tool, "find-hanging", "--broker-id", "0")
+    assert re.search(r"^hanging\s+0\s+999999\s+3\s", found, re.MULTILINE), found
 
 
 def test_kip_890_a_java_producer_gets_another_epoch_with_each_transaction(newest: Kafka, cluster: LocalCluster) -> None:

@@ -1,6 +1,7 @@
-"""DescribeProducers: the idempotent producers of partitions, as their leaders' logs have them (KIP-664).
+"""DescribeProducers: the idempotent producers of partitions, as the logs of this broker have them (KIP-664).
 
-With it, and the transactions that coordinators list, an administrator finds a transaction that no coordinator will end.
+Clients send it to the leader, or to a replica of their choice, whatever its role. With it, and the transactions that
+coordinators list, an administrator finds a transaction that no coordinator will end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kreplog.types import NO_EPOCH, TopicPartition
 
 
 class ProducerHandlers:
-    """Reads the logs that this broker leads."""
+    """Reads the logs of this broker."""
 
     def __init__(self, manager: ReplicaManager, hosted: HostedReplicas) -> None:
         self._manager = manager
@@ -27,7 +28,7 @@ class ProducerHandlers:
     def describe(self, request: Any) -> Description:
         topics = partitions_by_topic((topic.name, topic.partition_indexes) for topic in request.topics)
         found = {
-            name: {number: self._leader_log(TopicPartition(name, number)) for number in numbers}
+            name: {number: self._log_of(TopicPartition(name, number)) for number in numbers}
             for name, numbers in topics.items()
         }
         logs = [log for partitions in found.values() for log in partitions.values() if isinstance(log, ManagedLog)]
@@ -35,12 +36,12 @@ class ProducerHandlers:
             "topics": [{"name": name, "partitions": _described(partitions)} for name, partitions in found.items()]
         }
 
-    def _leader_log(self, name: TopicPartition) -> ManagedLog | ErrorCode:
-        """The log of a partition that this broker leads, or why it does not answer for it."""
+    def _log_of(self, name: TopicPartition) -> ManagedLog | ErrorCode:
+        """The log of a replica, or why this broker does not answer for it."""
         partition, replica = self._manager.partitions.get(name), self._hosted.get(name)
         if partition is None:
             return self._manager.metadata.replica_error(name)
-        if (error := partition.refusal(NO_EPOCH)) is not ErrorCode.NONE:
+        if (error := partition.refusal(NO_EPOCH, any_role=True)) is not ErrorCode.NONE:
             return error
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if replica is None else replica.log
 

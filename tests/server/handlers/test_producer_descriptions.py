@@ -81,18 +81,25 @@ def test_a_leader_describes_the_producers_of_its_log(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_follower_does_not(tmp_path: Path) -> None:
+def test_a_follower_does_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, 1, 2) as brokers:
             for broker in brokers:
                 await until_controlled(broker)
             clients = [Client(broker) for broker in brokers]
-            topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "configs": []}
-            topic["assignments"] = [{"partition_index": 0, "broker_ids": [2, 1]}]
-            await clients[0].call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+            elsewhere = TopicPartition("elsewhere", 0)
+            for at, ids in ((elsewhere, [2]), (TP, [2, 1])):
+                topic = {"name": at.topic, "num_partitions": -1, "replication_factor": -1, "configs": []}
+                topic["assignments"] = [{"partition_index": 0, "broker_ids": ids}]
+                await clients[0].call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
             await until(lambda: TP in brokers[0].manager.partitions)
-            assert await described(clients[0], TP) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
-            assert await described(clients[1], TP) == [(ErrorCode.NONE, [])]
+            response = await clients[1].produce(sent(8, 0, b"a", transactional=False))
+            assert response.partitions[0].error is ErrorCode.NONE
+            found = [(8, 0, 0, -1, -1)]
+            await until(lambda: brokers[0].hosted.of(TP).log.log_end_offset == 1)
+            for client in clients:
+                assert await described(client, TP) == [(ErrorCode.NONE, found)]
+            assert await described(clients[0], elsewhere) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
             for client in clients:
                 client.peer.close()
 
