@@ -25,6 +25,7 @@ MAX_METADATA = 4096
 
 _DONE = "."
 _COUNTS = "abcdefghijklmno"
+_MOST_COUNTED = len(_COUNTS) - 1
 _BYTES_LEFT = MAX_METADATA - len(HEAD)
 _LARGEST_OFFSET = 2**63 - 1
 
@@ -81,7 +82,7 @@ class QueuePartition:
         ValueError for what begins as a work queue's and is none of this version."""
         self.end_offset = start
         self._config = config
-        self._records: dict[int, _InFlight] = {}
+        self._records: dict[int, _InFlight] = {}  # by offset, in their order
         self._completed: list[int] = []
         self._due: list[tuple[int, int]] = []
         self._bound = 0  # of the characters of the metadata
@@ -94,30 +95,33 @@ class QueuePartition:
     @property
     def start_offset(self) -> int:
         """The committed offset: the lowest that is not done."""
-        return min((offset for offset, record in self._records.items() if not record.done), default=self.end_offset)
+        return next((offset for offset, record in self._records.items() if not record.done), self.end_offset)
 
     def metadata(self) -> str:
         """The state of the offsets from start_offset to end_offset."""
-        runs: list[tuple[str, int]] = []
-        bound, at = 0, self.start_offset
-        for offset in sorted(self._records):
-            record = self._records[offset]
+        runs: list[str] = []
+        state, first = "", self.start_offset  # of the present run
+        bound, at = 0, first
+        for offset, record in self._records.items():
             if record.done:
                 continue
-            if offset > at:
-                runs.append((_DONE, offset - at))
-                bound += _cost(offset - at)
-            state = _COUNTS[min(record.delivery_count, len(_COUNTS) - 1)]
-            if runs and runs[-1][0] == state:
-                runs[-1] = state, runs[-1][1] + 1
-            else:
-                runs.append((state, 1))
+            count = record.delivery_count
+            found = _COUNTS[count] if count < _MOST_COUNTED else _COUNTS[-1]
+            if offset > at or found != state:
+                if at > first:
+                    runs.append(_run(state, at - first))
+                if offset > at:
+                    runs.append(_run(_DONE, offset - at))
+                    bound += _cost(offset - at)
+                state, first = found, offset
             bound, at = bound + 1, offset + 1
+        if at > first:
+            runs.append(_run(state, at - first))
         if at < self.end_offset:
-            runs.append((_DONE, self.end_offset - at))
+            runs.append(_run(_DONE, self.end_offset - at))
             bound += _cost(self.end_offset - at)
         self._bound = bound
-        return HEAD + "".join(state + (str(length) if length > 1 else "") for state, length in runs) if runs else ""
+        return HEAD + "".join(runs) if runs else ""
 
     def _read(self, metadata: str) -> None:
         if not metadata.startswith(HEAD) or len(metadata) > MAX_METADATA:
@@ -272,6 +276,10 @@ class QueuePartition:
         for each in [each for each in self._records if each >= offset]:
             del self._records[each]
         self.end_offset = min(self.end_offset, offset)
+
+
+def _run(state: str, length: int) -> str:
+    return state if length == 1 else f"{state}{length}"
 
 
 def _cost(length: int) -> int:
