@@ -24,7 +24,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, no UI. Workers find both packages by PYTHONPATH, as they would where these are installed."""
     from pyspark_kreplog import session
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "spark"), str(ROOT / "spark" / "jobs"), str(ROOT)])
+    startup = Path(__file__).parent / "startup"
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, [startup, ROOT / "spark", ROOT / "spark" / "jobs", ROOT]))
     made = session(
         "kreplog tests",
         "local[2]",
