@@ -90,6 +90,14 @@ class QueueMember(CursorMember):
                 offset=place,
             ) from error
         self._delete_before(number, offsets.start)
+        end = self._partitions[number].end_offset
+        if end > offsets.stop:
+            _logger.warning(
+                "%s: the log ends at offset %d, and work queue %s had come to %d: records were truncated, or lost with "
+                "power; what is appended from %d on is delivered",
+                at, offsets.stop, self._name, end, offsets.stop,
+            )  # fmt: skip
+            self._partitions[number].truncate_to(offsets.stop)
         return self._partitions[number].end_offset
 
     def _disown(self, number: int) -> None:
@@ -246,8 +254,12 @@ class QueueMember(CursorMember):
         partition = self._partitions[record.partition]
         try:
             self._dead_letters.append(record, delivery.delivery_count, error)
-        except BaseException:
+        except BaseException as failure:
             partition.release(delivery.offset, now_ms() + self._config.record_lock_duration_ms, error)
+            failure.add_note(
+                f"The record at offset {delivery.offset} of {TopicPartition(self._topic.name, record.partition)} stays "
+                f"in work queue {self._name}; its dead letter is tried again after record_lock_duration_ms."
+            )
             raise
         partition.complete(delivery.offset)
 

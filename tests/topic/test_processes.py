@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kreplog import Log, LogConfig, Topic, errors
+from kreplog import Cursor, GroupCursor, Log, LogConfig, Topic, WorkQueue, errors
 from kreplog.managed_log import OWNER_LOCK, ManagedLog
 from tests.faults.forked import ends_by, result_of
 
@@ -149,6 +149,29 @@ def test_a_user_without_rights(path: Path, open_folder: Path) -> None:
 
     said, partitions = result_of(attempt)
     assert said.startswith("StorageError: cannot open") and "Permission denied" in said and partitions == 2
+
+
+@as_root
+@pytest.mark.parametrize("opening", [Topic.cursor, Topic.group_cursor, Topic.work_queue])
+def test_a_user_who_may_only_read_has_no_cursor_or_queue(
+    open_folder: Path, opening: Callable[[Topic, str], Cursor | GroupCursor | WorkQueue]
+) -> None:
+    place = open_folder / "orders"
+    Topic.open(place, 2, config=LogConfig(directory_group=str(OTHER_USER))).close()
+
+    def attempt() -> str:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
+        with Topic.open(place, read_only=True) as reader:
+            try:
+                opening(reader, "mail")
+            except errors.StorageError as error:
+                return str(error)
+        return "opened"
+
+    message = result_of(attempt)
+    assert "cannot open" in message and "orders@mail.lock" in message and "Permission denied" in message
 
 
 @pytest.fixture

@@ -217,8 +217,9 @@ class TestDeadLetters:
             records = everything(queue)
             queue.ack(*(record for place, record in records.items() if place not in ((0, 0), (1, 1))))
             with Topic.open(path.parent / "orders.dead", 1):
-                with pytest.raises(errors.LogLockedError, match=r"orders\.dead"):
+                with pytest.raises(errors.LogLockedError, match=r"orders\.dead") as raised:
                     queue.nack(records[0, 0], error="no such customer")
+                assert "offset 0 of orders-0" in raised.value.__notes__[0]
                 clock[0] += LOCK_MS - 1
                 queue.renew(records[1, 1])
                 assert taken(queue) == [], "it is tried again a lock's duration later"
@@ -356,6 +357,20 @@ def test_deleted_and_truncated_records(topic: Topic, caplog: pytest.LogCaptureFi
     with topic.work_queue("a") as queue:
         assert taken(queue) == [(0, 4, 4), (1, 0, 4), (1, 1, 4), (1, 2, 2)]
     assert "retention has deleted" in caplog.text
+
+
+@pytest.mark.parametrize("stop", [3, 1])
+def test_a_log_that_ends_before_what_was_done(topic: Topic, caplog: pytest.LogCaptureFixture, stop: int) -> None:
+    """As after a loss of power: what is appended at those offsets is other work."""
+    with topic.work_queue("a") as queue:
+        records = everything(queue)
+        queue.ack(*(record for place, record in records.items() if place != (0, 2)), durable=True)
+    topic.log(0).truncate_to(stop)
+    with topic.work_queue("a") as queue:
+        assert taken(queue) == ([(0, 2, 2)] if stop == 3 else [])
+        topic.append(b"other", partition=0)
+        assert taken(queue) == [(0, stop, 1)]
+    assert "had come to 5" in caplog.text
 
 
 def test_bad_arguments(path: Path, topic: Topic) -> None:
