@@ -59,6 +59,7 @@ cdef class WritableLog(LogView):
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
     cdef int sync_due(self, bint sealed_only) except -1
     cdef bint sync_open_segments(self) except -1
+    cdef int sync_each(self, list files) except -1
     cdef int sync_all_due(self, bint sealed_only) except -1
     cdef list take_due(self, bint sealed_only, str snapshot, int64_t* target)
     cdef list open_for_sync(self, str snapshot, list segments)

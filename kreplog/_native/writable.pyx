@@ -251,7 +251,6 @@ cdef class WritableLog(LogView):
         """Inside the gate: fsync the segments through the descriptors that they hold already, which may be closed then
         for want of others. Returns whether there was any; the recovery point stays."""
         cdef Segment segment
-        cdef FileHandle file
         cdef list files = []
         self.lock()
         try:
@@ -261,16 +260,21 @@ cdef class WritableLog(LogView):
                     segment.synced = True  # an append meanwhile says otherwise
         finally:
             self.unlock()
+        self.sync_each(files)
+        return bool(files)
+
+    cdef int sync_each(self, list files) except -1:
+        """Raises LogFailedError."""
+        cdef FileHandle file
         try:
             for file in files:
                 file.sync()
         except BaseException as error:
             self.fail(error)
-        return bool(files)
+        return 0
 
     cdef int sync_all_due(self, bint sealed_only) except -1:
         """As sync_due, where there are descriptors for it. Raises ResourceExhaustedError where not."""
-        cdef FileHandle file
         cdef int64_t target
         cdef int64_t generation
         cdef str snapshot
@@ -286,11 +290,7 @@ cdef class WritableLog(LogView):
             tails, self.old_tails = self.old_tails, []
         finally:
             self.unlock()
-        try:
-            for file in files:
-                file.sync()
-        except BaseException as error:
-            self.fail(error)
+        self.sync_each(files)
         tails.clear()  # unmapped without the lock
         self.lock()
         try:

@@ -284,3 +284,12 @@ def test_locks_that_are_renewed_for_ever_take_no_memory() -> None:
     for now_ms in range(10_000):
         queue.renew(now_ms % 3, now_ms)
     assert len(queue._due) < 200
+
+
+def test_a_record_whose_dead_letter_fails_comes_again_after_a_lock() -> None:
+    queue = QueuePartition(0, "", WorkQueueConfig(LOCK_MS, 1, 5))
+    queue.deliver_next(0, now_ms=0)
+    queue.release(0, 0, "refused")
+    for now_ms in (0, LOCK_MS, 2 * LOCK_MS):
+        assert queue.redeliver(now_ms, 1) == ([], [Delivery(0, 1)])
+        assert queue.redeliver(now_ms + LOCK_MS - 1, 1) == ([], [])
