@@ -259,6 +259,7 @@ cdef inline int64_t wall_clock_ms() noexcept nogil:
 
 
 cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil
+cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil
 cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef struct RecordsFound:

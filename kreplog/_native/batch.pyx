@@ -8,13 +8,13 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from kreplog._native.compression cimport compressed_pieces, decompress, inflated_bound
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.cursor cimport load16, store16, store32, store64, write_varint
+from kreplog._native.cursor cimport load16, load64, store16, store32, store64, write_varint
 
 from kreplog._native.compression import CODECS
 from kreplog.errors import (
@@ -79,6 +79,20 @@ cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil:
     if crc32c_update(0, p + CRC_START, batch_size(h) - CRC_START) != h.crc:
         return BAD_CRC
     return BATCH_OK
+
+
+cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil:
+    """The first position after `damaged` of a whole, sound batch with a base offset >= `chain`, else `size`."""
+    cdef BatchHeader h
+    cdef int64_t p
+    for p in range(damaged + 1, size - HEADER_SIZE + 1):
+        if data[p + 16] == 2 and 0 <= <int64_t> load64(data + p) - chain <= INT32_MAX:
+            if (
+                read_header(data + p, size - p, &h) == BATCH_OK and batch_size(&h) <= size - p
+                and check_crc(data + p, &h) == BATCH_OK
+            ):
+                return p
+    return size
 
 
 cdef int walk(RecordCursor* c, bint dense, RecordsFound* found) noexcept nogil:

@@ -73,7 +73,6 @@ cdef class Segment:
     cdef int rename_from(self, str stem, str suffix) except -1
 
 
-cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil
 cdef Segment new_segment(
     str directory, str partition, int64_t base_offset, bint writable, int64_t map_size, Py_ssize_t index_interval
 )

@@ -35,10 +35,10 @@ from kreplog._native.batch cimport (
     batch_size,
     check_crc,
     next_offset_of,
+    next_sound,
     raise_corrupt,
     read_header,
 )
-from kreplog._native.cursor cimport load64
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, map_tail, open_file
 from kreplog._native.index cimport OffsetIndex, TimeIndex
 from kreplog._native.state cimport Position
@@ -116,20 +116,6 @@ cdef int _look_at(Py_ssize_t left) except -1:
     global _close_at
     _close_at = max(_most(), left + max(16, left // 16))
     return 0
-
-
-cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil:
-    """The first position after `damaged` of a whole, sound batch with a base offset >= `chain`, else `size`."""
-    cdef BatchHeader h
-    cdef int64_t p
-    for p in range(damaged + 1, size - HEADER_SIZE + 1):
-        if data[p + 16] == 2 and 0 <= <int64_t> load64(data + p) - chain <= INT32_MAX:
-            if (
-                read_header(data + p, size - p, &h) == BATCH_OK and batch_size(&h) <= size - p
-                and check_crc(data + p, &h) == BATCH_OK
-            ):
-                return p
-    return size
 
 
 cdef Segment new_segment(
