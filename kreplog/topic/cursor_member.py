@@ -6,6 +6,7 @@ Nobody coordinates: each member sees by the kernel's locks which others live (gr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kreplog.topic import Topic
 
 
-class CursorMember(LockedCursor):
+class CursorMember(LockedCursor, ABC):
     """The base of GroupCursor and WorkQueue, for one thread at a time.
 
     Raises as LockedCursor does, and UsageError (a system without locks of open files)."""
@@ -47,17 +48,17 @@ class CursorMember(LockedCursor):
 
     # What a member keeps of a partition
 
+    @abstractmethod
     def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
         """A partition is this member's, with these offsets in its log; returns the offset from which on it reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _disown(self, number: int) -> None:
         """It is not any more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _may_release(self, number: int) -> bool:
         """Whether all that was returned of a partition is committed."""
-        raise NotImplementedError
 
     def _may_read(self, number: int) -> bool:
         """Whether more of an owned partition may be read now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,8 +70,9 @@ class QueueMember(CursorMember):
         self._prepare()
         super().__init__(topic, name, log, start, decoding)
 
+    @abstractmethod
     def _prepare(self) -> None:
-        """What `close` needs."""
+        """Make what `close` needs, which is called where the rest of the constructor fails."""
 
     # Its partitions
 

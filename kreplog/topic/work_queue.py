@@ -113,8 +113,10 @@ class WorkQueue(QueueMember):
         """
         with self._changed:
             self._check_open()
-            expired = [record for record in records if self._current(record) is None]
-            done = [record for record in records if record not in expired]
+            done: list[DeliveredRecord] = []
+            expired: list[DeliveredRecord] = []
+            for record in records:
+                (expired if self._current(record) is None else done).append(record)
             for record in done:
                 self._partitions[record.partition].complete(record.offset)
             if done:

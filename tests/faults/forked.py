@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import random
 import select
 import shutil
 import signal
@@ -86,6 +87,44 @@ def start(body: Callable[[int], None]) -> tuple[int, int]:
             os._exit(code)
     os.close(writer)
     return pid, reader
+
+
+class KilledChildren:
+    """Children that a test kills, but for those that kill themselves. failed: how others have ended, as a code."""
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, int] = {}
+        self.failed: list[int] = []
+
+    def start(self, body: Callable[[int], None]) -> None:
+        pid, pipe = start(body)
+        self._pipes[pid] = pipe
+
+    def kill_one(self, drawn: random.Random) -> None:
+        self._kill(drawn.choice(sorted(self._pipes)))
+
+    def kill_all(self) -> None:
+        for pid in list(self._pipes):
+            self._kill(pid)
+
+    def ended(self) -> int:
+        """How many have ended since the last call without being killed by the test."""
+        before = len(self._pipes)
+        for pid in list(self._pipes):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._forget(pid, status)
+        return before - len(self._pipes)
+
+    def _kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self._forget(pid, os.waitpid(pid, 0)[1])
+
+    def _forget(self, pid: int, status: int) -> None:
+        os.close(self._pipes.pop(pid))
+        code = os.waitstatus_to_exitcode(status)
+        if code != -signal.SIGKILL:
+            self.failed.append(code)
 
 
 def _write_all(fd: int, data: bytes) -> None:

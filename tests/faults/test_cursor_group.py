@@ -7,9 +7,7 @@ committed offsets are compared over their whole history, which the log of the cu
 from __future__ import annotations
 
 import fcntl
-import os
 import random
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from kreplog import Log, Topic
 from kreplog.core.group_messages import OffsetRecord, partition_of_group
 from kreplog.topic import cursor_log
 from kreplog.wire.group_records import decode_records
-from tests.faults.forked import start
+from tests.faults.forked import KilledChildren
 from tests.waiting import until
 
 PARTITIONS = 6
@@ -64,19 +62,11 @@ def committed(path: Path) -> dict[int, list[int]]:
 def test_members_that_are_killed(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "data" / "orders"
     drawn = random.Random(kills)
-    members: dict[int, int] = {}
-    errors: list[bytes] = []
+    members = KilledChildren()
 
     def join() -> None:
         seed = drawn.randrange(1 << 30)
-        pid, pipe = start(lambda _: read(path, seed))
-        members[pid] = pipe
-
-    def reap(pid: int) -> None:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.close(members.pop(pid))
-        if status != -signal.SIGKILL:
-            errors.append(b"a member ended by itself")
+        members.start(lambda _: read(path, seed))
 
     def steps() -> int:
         return sum(len(seen(path, number)) for number in range(PARTITIONS))
@@ -93,17 +83,13 @@ def test_members_that_are_killed(tmp_path: Path, kills: int) -> None:
                 for _ in range(30):
                     topic.append(b"v", partition=drawn.randrange(PARTITIONS))
                 until(partial(has_moved, before + drawn.randrange(25)))
-                pid = drawn.choice(sorted(members))
-                os.kill(pid, signal.SIGKILL)
-                reap(pid)
+                members.kill_one(drawn)
                 join()
             ends = {number: offsets.stop for number, offsets in topic.offsets().items()}
             until(lambda: all(set(seen(path, number)) == set(range(end)) for number, end in ends.items()))
         finally:
-            for pid in list(members):
-                os.kill(pid, signal.SIGKILL)
-                reap(pid)
-    assert not errors
+            members.kill_all()
+    assert not members.failed, "a member ended by itself"
     history = committed(path)
     assert len(history) == PARTITIONS
     for number, offsets in history.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import DeliveredRecord, Topic, errors
-from tests.faults.forked import start
+from tests.faults.forked import KilledChildren
 from tests.waiting import until
 
 PARTITIONS = 4
@@ -95,39 +95,28 @@ def check(path: Path, ends: dict[int, int], values: dict[tuple[int, int], bytes]
 def test_workers_that_are_killed(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "data" / "mails"
     drawn = random.Random(kills)
-    workers: dict[int, int] = {}
-    failed: list[int] = []
+    workers = KilledChildren()
     values: dict[tuple[int, int], bytes] = {}
 
     def begin() -> None:
         seed = drawn.randrange(1 << 30)
-        pid, pipe = start(lambda _: work(path, seed))
-        workers[pid] = pipe
-
-    def reap(pid: int) -> None:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.close(workers.pop(pid))
-        if status != -signal.SIGKILL:
-            failed.append(status)
+        workers.start(lambda _: work(path, seed))
 
     def revive() -> None:
         """Workers that a record has killed are replaced."""
-        for pid in list(workers):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                os.close(workers.pop(pid))
-                if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
-                    failed.append(status)
-                begin()
+        for _ in range(workers.ended()):
+            begin()
 
     def has_moved(target: int) -> bool:
         revive()
-        return steps(path) >= target or bool(failed)
+        return steps(path) >= target or bool(workers.failed)
 
     def is_done() -> bool:
         revive()
         committed = topic.committed_offsets().get("mail", {})
-        return committed == {number: offsets.stop for number, offsets in topic.offsets().items()} or bool(failed)
+        return committed == {number: offsets.stop for number, offsets in topic.offsets().items()} or bool(
+            workers.failed
+        )
 
     with Topic.open(path, PARTITIONS) as topic:
         try:
@@ -140,15 +129,11 @@ def test_workers_that_are_killed(tmp_path: Path, kills: int) -> None:
                     number, offset = topic.append(value, partition=drawn.randrange(PARTITIONS))
                     values[number, offset] = value
                 until(partial(has_moved, before + drawn.randrange(20)))
-                pid = drawn.choice(sorted(workers))
-                os.kill(pid, signal.SIGKILL)
-                reap(pid)
+                workers.kill_one(drawn)
                 begin()
             until(is_done)
             ends = {number: offsets.stop for number, offsets in topic.offsets().items()}
         finally:
-            for pid in list(workers):
-                os.kill(pid, signal.SIGKILL)
-                reap(pid)
-    assert not failed, "a worker ended by itself"
+            workers.kill_all()
+    assert not workers.failed, "a worker ended by itself"
     check(path, ends, values)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kreplog import DeliveredRecord, Topic, WorkQueue, errors
@@ -401,7 +402,25 @@ def test_bad_arguments(path: Path, topic: Topic) -> None:
         with pytest.raises(errors.UsageError):
             queue.nack(record, delay_ms=-1)
         with pytest.raises(errors.ArgumentTypeError):
-            queue.ack(record[:6])  # type: ignore[arg-type]
+            queue.ack(record[:6])  # type: ignore[arg-type]  # as a caller whose types nobody checks
+
+
+def test_values_that_do_not_compare_are_acknowledged(path: Path) -> None:
+    """Such as arrays, of which `==` makes another."""
+
+    def decode(data: bytes) -> Any:
+        return np.frombuffer(data, dtype=np.uint8)
+
+    with Topic.open(path, 1, value_codec=(lambda array: array.tobytes(), decode)) as topic:
+        topic.append_many([np.arange(3, dtype=np.uint8)] * 2)
+        with topic.work_queue("sums") as queue:
+            first, second = queue.take(2)
+            queue.nack(first)
+            (again,) = queue.take(2)
+            assert again.offset == first.offset
+            with pytest.raises(errors.DeliveryExpiredError):
+                queue.ack(first, again, second)
+            assert queue.committed == {0: 2}, "the others are done"
 
 
 def test_interrupted_takes_count_no_delivery(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
