@@ -1,4 +1,4 @@
-"""Total the orders of a topic in SQLite, each exactly once, with a cursor whose place is in the same database.
+"""Total the orders of a topic in SQLite, each exactly once, with a cursor whose position is in the same database.
 
 Usage: python cursor.py DIRECTORY
 """

@@ -1,4 +1,4 @@
-"""Many asyncio tasks follow one log, each from its own place. Usage: python follow_with_asyncio.py DIRECTORY"""
+"""Many asyncio tasks follow one log, each from its own offset. Usage: python follow_with_asyncio.py DIRECTORY"""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class _LogWaits:
                 pending = list(self._pending.items())
                 self._added.clear()
             for future, waiting in pending:
-                self._look(future, waiting)
+                self._poll(future, waiting)
             del pending
             if self._pending:
                 self._wait.pause()
@@ -150,7 +150,7 @@ class _LogWaits:
                         self._thread = None
                         return
 
-    def _look(self, future: asyncio.Future[int], waiting: _Pollable) -> None:
+    def _poll(self, future: asyncio.Future[int], waiting: _Pollable) -> None:
         result: int | Exception
         try:
             result = waiting.poll()

@@ -32,8 +32,8 @@ class _Walk:
     def requested(self) -> int:
         return self.leader_epoch if self.epoch is None else self.epoch - 1
 
-    def goes_on(self, found: EpochEndOffset) -> bool:
-        """Take the response to `requested`; whether an older epoch is to be requested."""
+    def add_response(self, found: EpochEndOffset) -> bool:
+        """Add the response to `requested`; returns whether an older epoch is to be requested."""
         if found.leader_epoch < 0 or found.leader_epoch > self.requested:
             return False  # the leader knows no epoch that old, or not its own
         if self.epoch is not None:
@@ -87,5 +87,5 @@ class EpochHistory:
             metadata = self._cluster.metadata.partitions[at]
             if (metadata.topic_id, metadata.leader_epoch) != (walk.topic_id, walk.leader_epoch):
                 continue
-            if not walk.goes_on(responses[at]):
+            if not walk.add_response(responses[at]):
                 self._known[at] = walk.topic_id, walk.leader_epoch, walk.result()

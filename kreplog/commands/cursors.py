@@ -1,4 +1,4 @@
-"""`kreplog cursor`: the cursors of a topic in a folder, their lag, and where they go on.
+"""`kreplog cursor`: the cursors of a topic in a folder, their committed offsets and lag.
 
 Only arguments and output are here; kreplog.Topic does the work.
 """
@@ -30,8 +30,8 @@ def list_cursors(path: TopicPath, as_json: AsJson = False) -> None:
         offsets, lags = topic.offsets(), topic.lags()
         rows = [
             (name, number, committed, offsets[number].stop, lags.get(name, {}).get(number, 0))
-            for name, places in topic.committed_offsets().items()
-            for number, committed in places.items()
+            for name, committed_offsets in topic.committed_offsets().items()
+            for number, committed in committed_offsets.items()
             if number in offsets
         ]
     columns = ("cursor", "partition", "committed", "high_watermark", "lag")
@@ -54,7 +54,7 @@ def reset(
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="The partition of --to-offset.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Commit another place of a cursor, which no process may have open; print its committed offsets."""
+    """Reset the committed offsets of a cursor, and print them. No process may have the cursor open."""
     if to_earliest + to_latest + (to_offset is not None) != 1 or (to_offset is None) != (partition is None):
         raise UsageError("give --to-earliest, --to-latest, or --to-offset with --partition")
     with kreplog.Topic.open(path, read_only=True) as topic, topic.cursor(cursor) as opened:

@@ -396,7 +396,7 @@ class ReadGroupRecords:
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Send the markers of a transaction to the leader of their partitions, this broker perhaps; a MarkersAnswered with
+    """Send the markers of a transaction to the leader of their partitions, this broker perhaps; a MarkersReplied with
     `tag` follows, also where the response is lost."""
 
     tag: int
@@ -407,7 +407,7 @@ class SendMarkers:
 @dataclass(frozen=True, slots=True)
 class SendAddPartitions:
     """Have the coordinator of a transactional id, this broker perhaps, verify or add partitions of its transaction; an
-    AddPartitionsAnswered with `tag` follows, also where the response is lost."""
+    AddPartitionsReplied with `tag` follows, also where the response is lost."""
 
     tag: int
     coordinator: int

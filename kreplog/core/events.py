@@ -224,7 +224,7 @@ class GroupRecordsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkersAnswered:
+class MarkersReplied:
     """The outcome of a SendMarkers: the error of each partition; none where the response is lost."""
 
     tag: int
@@ -232,7 +232,7 @@ class MarkersAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitionsAnswered:
+class AddPartitionsReplied:
     """The outcome of a SendAddPartitions for its partition. error: None where the response is lost. coordinator_epoch:
     of the coordinator that has answered."""
 
@@ -265,7 +265,7 @@ Event = (
     | PartitionsDeleted
     | MarkerCommitted
     | GroupRecordsAppended
-    | MarkersAnswered
-    | AddPartitionsAnswered
+    | MarkersReplied
+    | AddPartitionsReplied
     | GroupRecordsRead
 )

@@ -74,8 +74,9 @@ class _InFlight:
 
 
 class QueuePartition:
-    """The records in flight of a partition that this process owns. What is done stays until `settle`, when it is
-    committed; `revive` takes it back where the commit has failed."""
+    """The records in flight of a partition that this process owns.
+
+    A record that is done stays until its commit ends: `committed` removes it, `commit_failed` makes it due again."""
 
     def __init__(self, start: int, metadata: str, config: WorkQueueConfig) -> None:
         """start, metadata: as committed; metadata of anything else than a work queue counts as none. Raises
@@ -147,14 +148,14 @@ class QueuePartition:
                 self._due.append((0, offset))
             self.end_offset += length
 
-    def settle(self) -> None:
-        """What is done has been committed."""
+    def committed(self) -> None:
+        """The commit has succeeded: remove the records that are done."""
         for offset in self._completed:
             self._records.pop(offset, None)
         self._completed.clear()
 
-    def revive(self) -> None:
-        """What is done could not be committed, and is not done."""
+    def commit_failed(self) -> None:
+        """The commit has failed: records that were done are not, and are delivered again."""
         for offset in self._completed:
             if (record := self._records.get(offset)) is not None:
                 record.done = False

@@ -206,7 +206,9 @@ class Broker:
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )
         after = partial(self._after_step, self.manager)
-        self.replicas = SyncCoreRunner("replicas", self.manager, self._apply, self._broke, self.store.check, after)
+        self.replicas = SyncCoreRunner(
+            "replicas", self.manager, self._apply, self._core_failed, self.store.check, after
+        )
         cleaning = CleanerSettings(
             settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second
         )
@@ -267,16 +269,16 @@ class Broker:
         self.cores = BrokerCores(manager, controller, registration, detector, shutdown, groups, transactions)
 
         def run(name: str, core: effects.Core) -> AsyncCoreRunner:
-            return AsyncCoreRunner(name, core, self._apply_awaited, partial(self._after_step, core), self._broke)
+            return AsyncCoreRunner(name, core, self._apply_awaited, partial(self._after_step, core), self._core_failed)
 
         self.control = run("controller", controller)
         self.register = run("registration", registration)
         self.detect = run("failure detector", detector)
         after = partial(self._after_step, shutdown)
-        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._broke, after=after)
-        self.groups = SyncCoreRunner("groups", groups, self._apply_groups, self._broke)
+        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._core_failed, after=after)
+        self.groups = SyncCoreRunner("groups", groups, self._apply_groups, self._core_failed)
         self.group_logs = GroupLogs(self.hosted, self.replicas.put, self.groups.put)
-        self.transactions = SyncCoreRunner("transactions", transactions, self._apply_transactions, self._broke)
+        self.transactions = SyncCoreRunner("transactions", transactions, self._apply_transactions, self._core_failed)
         put = self.transactions.put
         self.transaction_logs = GroupLogs(
             self.hosted, self.replicas.put, put, transaction_records, "kreplog-transactions"
@@ -371,14 +373,14 @@ class Broker:
                 else:
                     directory.unclean = directory.is_new = False
 
-    def _broke(self, name: str, error: BaseException) -> None:
+    def _core_failed(self, name: str, error: BaseException) -> None:
         self._failure = error
         self._stop.set()
         self._may_exit.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broke(task.get_name(), error)
+            self._core_failed(task.get_name(), error)
 
     # Effects
 

@@ -486,7 +486,7 @@ class BrokerProcess:
     def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
         def answered(response: m.ProduceResponse | None) -> None:
             if self.alive:
-                runner.put(_markers_answered(effect.tag, response))
+                runner.put(_markers_replied(effect.tag, response))
 
         if effect.leader == self.id:
             self.replicas.put(events.Received(MarkerAppend(effect.tag), effect.request))
@@ -498,7 +498,7 @@ class BrokerProcess:
     def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
         def answered(response: Any) -> None:
             if self.alive:
-                runner.put(_add_partitions_answered(effect.tag, response))
+                runner.put(_add_partitions_replied(effect.tag, response))
 
         if effect.coordinator == self.id:
             self.transactions.put(events.Received(AddPartitionsReply(effect.tag), effect.request))
@@ -560,10 +560,10 @@ class BrokerProcess:
             return
         if isinstance(effect.reply_to, MarkerAppend):
             assert isinstance(effect.response, m.ProduceResponse)
-            self.transactions.put(_markers_answered(effect.reply_to.tag, effect.response))
+            self.transactions.put(_markers_replied(effect.reply_to.tag, effect.response))
             return
         if isinstance(effect.reply_to, AddPartitionsReply):
-            self.replicas.put(_add_partitions_answered(effect.reply_to.tag, effect.response))
+            self.replicas.put(_add_partitions_replied(effect.reply_to.tag, effect.response))
             return
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
@@ -678,16 +678,16 @@ class BrokerProcess:
             self._checkpoint_later()
 
 
-def _add_partitions_answered(tag: int, response: Any) -> events.AddPartitionsAnswered:
+def _add_partitions_replied(tag: int, response: Any) -> events.AddPartitionsReplied:
     if response is None:
-        return events.AddPartitionsAnswered(tag)
+        return events.AddPartitionsReplied(tag)
     ((_, error),) = response.partitions
-    return events.AddPartitionsAnswered(tag, error, response.coordinator_epoch)
+    return events.AddPartitionsReplied(tag, error, response.coordinator_epoch)
 
 
-def _markers_answered(tag: int, response: m.ProduceResponse | None) -> events.MarkersAnswered:
+def _markers_replied(tag: int, response: m.ProduceResponse | None) -> events.MarkersReplied:
     partitions = () if response is None else response.partitions
-    return events.MarkersAnswered(tag, tuple((produced.partition, produced.error) for produced in partitions))
+    return events.MarkersReplied(tag, tuple((produced.partition, produced.error) for produced in partitions))
 
 
 def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:

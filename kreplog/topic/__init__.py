@@ -436,7 +436,7 @@ class Topic(Closing):
         return (piece.select(list(wanted)) for piece in pieces)
 
     def cursor(self, name: str, *, start: str = "earliest") -> Cursor:
-        """Open the durable place of a reader, for this process alone; also of a topic that is open read-only.
+        """Open the durable position of a reader, for this process alone; also of a topic that is open read-only.
 
         name: as of a topic; brokers have it as a consumer group. start: "earliest" or "latest", where nothing is
         committed. Raises InvalidTopicError (the name), UsageError, CursorLockedError (it is open elsewhere),
@@ -526,8 +526,8 @@ class Topic(Closing):
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a
         broker's consumer groups. Raises StorageError."""
         return {
-            name: {number: committed.offset for number, committed in places.items()}
-            for name, places in self._cursor_log.read_all(self.name).items()
+            name: {number: committed.offset for number, committed in offsets.items()}
+            for name, offsets in self._cursor_log.read_all(self.name).items()
         }
 
     def lags(self) -> dict[str, dict[int, int]]:
@@ -537,10 +537,10 @@ class Topic(Closing):
         return {
             name: {
                 number: lag_of(*committed, offsets[number].stop)
-                for number, committed in places.items()
+                for number, committed in cursor_offsets.items()
                 if number in offsets
             }
-            for name, places in self._cursor_log.read_all(self.name).items()
+            for name, cursor_offsets in self._cursor_log.read_all(self.name).items()
         }
 
     def _numbers(self, partition: int | None) -> list[int]:

@@ -67,7 +67,7 @@ class LockedCursor(Closing):
             raise LogClosedError(f"cursor {self._name} of {self._topic.path} is closed", path=self._topic.path)
 
     def _check_offset(self, partition: int, offset: int) -> None:
-        """Raises UsageError where the partition, which exists, has no such place, ArgumentTypeError."""
+        """Raises UsageError where the log of the partition, which exists, has no such offset; ArgumentTypeError."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ArgumentTypeError(f"offset is an int, not {type(offset).__name__}")
         offsets = self._topic.offsets()[partition]

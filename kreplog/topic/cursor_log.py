@@ -1,4 +1,4 @@
-"""CursorLog: the places of cursors in a folder, as a Kafka broker has committed offsets of consumer groups.
+"""CursorLog: the committed offsets of cursors in a folder, stored as a Kafka broker stores those of consumer groups.
 
     data/__consumer_offsets-<n>   a compacted partition; that of a cursor is chosen by its name, as of a group in Kafka
     data/__consumer_offsets.lock  held for the time of one commit
@@ -175,11 +175,11 @@ def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
     records = ((record.offset, record.key, record.value) for record in log.read())
     for _, record in group_records.decode_records(records):
         if isinstance(record, OffsetRecord) and record.partition.topic == topic:
-            places = found.setdefault(record.group_id, {})
-            places.pop(record.partition.partition, None)
+            offsets = found.setdefault(record.group_id, {})
+            offsets.pop(record.partition.partition, None)
             if record.value is not None:
-                places[record.partition.partition] = CursorOffset(record.value.offset, record.value.metadata)
-    return {name: dict(sorted(places.items())) for name, places in found.items() if places}
+                offsets[record.partition.partition] = CursorOffset(record.value.offset, record.value.metadata)
+    return {name: dict(sorted(offsets.items())) for name, offsets in found.items() if offsets}
 
 
 def in_turn(lock: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import Decoding
 from kreplog.topic.group_locks import GroupLocks
 from kreplog.topic.partition_follows import PartitionFollows
-from kreplog.topic.topic_follow import LOOK_S
+from kreplog.topic.topic_follow import POLL_INTERVAL_S
 from kreplog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class CursorMember(LockedCursor, ABC):
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
         super().__init__(topic, name, log, start, shared=True)
         self._decoding = decoding
-        self._places: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
+        self._positions: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
         self._surplus: frozenset[int] = frozenset()
         self._follows = PartitionFollows()
-        self._balanced_s = -LOOK_S
+        self._balanced_s = -POLL_INTERVAL_S
         assert self._lock is not None
         try:
             self._locks = GroupLocks(self._lock, f"{topic.path}@{name}.lock")
@@ -54,7 +54,7 @@ class CursorMember(LockedCursor, ABC):
 
     @abstractmethod
     def _disown(self, number: int) -> None:
-        """It is not any more."""
+        """The partition is no longer this member's: drop what is kept of it."""
 
     @abstractmethod
     def _may_release(self, number: int) -> bool:
@@ -69,12 +69,12 @@ class CursorMember(LockedCursor, ABC):
     def _balance_if_due(self, now_s: float) -> None:
         """Take what is free of this member's share, and give up what is above it. Raises CursorFencedError,
         LogLockedError, StorageError."""
-        if now_s - self._balanced_s < LOOK_S:
+        if now_s - self._balanced_s < POLL_INTERVAL_S:
             return
         self._balanced_s = now_s
         self._locks.check()
         partitions = self._topic.partitions
-        plan = balance(self._locks.member, self._locks.members(), tuple(self._places), partitions)
+        plan = balance(self._locks.member, self._locks.members(), tuple(self._positions), partitions)
         self._surplus = frozenset(plan.surplus)
         for number in plan.surplus:
             self._follows.drop(number)
@@ -84,7 +84,7 @@ class CursorMember(LockedCursor, ABC):
             for number in self._locks.free(partitions):
                 if len(acquired) == plan.wanted:
                     break
-                if number not in self._places and self._locks.acquire(number):
+                if number not in self._positions and self._locks.acquire(number):
                     acquired.append(number)
             if acquired:
                 self._begin(acquired)
@@ -107,13 +107,13 @@ class CursorMember(LockedCursor, ABC):
                     self._disown(number)
                 self._locks.release(number)
             raise
-        self._places |= owned
+        self._positions |= owned
 
     def _release_surplus(self) -> None:
         """Give up those of which all that was returned is committed."""
         for number in self._surplus:
-            if number in self._places and self._may_release(number):
-                del self._places[number]
+            if number in self._positions and self._may_release(number):
+                del self._positions[number]
                 self._disown(number)
                 self._locks.release(number)
 
@@ -124,26 +124,26 @@ class CursorMember(LockedCursor, ABC):
     # Reading
 
     def _follow_owned(self, at_once: int) -> None:
-        for number, place in self._places.items():
+        for number, position in self._positions.items():
             if number not in self._follows.follows and self._may_read(number):
                 log = self._topic._folder.log(number)
-                records = reader.Records(log, place, None, False)
+                records = reader.Records(log, position, None, False)
                 self._follows.add(number, FollowIterator(log, records, None, True, at_once))
 
     def _polled(self) -> list[Any] | None:
-        """The waits of its partitions, None where there is more by now. Raises LogTruncatedError: the place is where
-        the log ends."""
+        """The waits of its partitions, None where there is more by now. Raises LogTruncatedError: the position is then
+        the end of the log."""
         try:
             return self._follows.poll()
         except LogTruncatedError as error:
             if error.partition is not None and error.offset is not None:
                 number = TopicPartition.parse(error.partition).partition
                 self._follows.drop(number)
-                self._places[number] = min(self._places[number], error.offset)
+                self._positions[number] = min(self._positions[number], error.offset)
             raise
         finally:
             for number, follow in self._follows.follows.items():  # past what is no record: gaps, markers
-                self._places[number] = max(self._places[number], follow.place())
+                self._positions[number] = max(self._positions[number], follow.place())
 
     def close(self) -> None:
         """Leave the group, without a commit. Closing twice does nothing."""
@@ -151,4 +151,4 @@ class CursorMember(LockedCursor, ABC):
             with suppress(KreplogError, OSError):  # closing releases them, too
                 self._locks.unlock()
         super().close()
-        self._places, self._follows = {}, PartitionFollows()
+        self._positions, self._follows = {}, PartitionFollows()

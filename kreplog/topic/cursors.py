@@ -1,7 +1,7 @@
-"""Cursor: the named, durable place of a reader in a topic.
+"""Cursor: the named, durable position of a reader in a topic.
 
-Committed places are offsets of a consumer group in `__consumer_offsets` beside the data, so that a broker which takes
-the folder over shows them as such; or rows of the SQLite database to which the reader writes its results.
+Committed positions are offsets of a consumer group in `__consumer_offsets` beside the data, so that a broker which
+takes the folder over shows them as such; or rows of the SQLite database to which the reader writes its results.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _CREATE = (
 
 
 class Cursor(LockedCursor):
-    """The place of a reader in a topic, made by `Topic.cursor`; a context manager. For one thread at a time.
+    """The position of a reader in a topic, made by `Topic.cursor`; a context manager. For one thread at a time.
 
-    Iterating returns the records from its place to the high watermarks at that moment. The place moves with each record
-    that is returned, and is durable by `commit`: after a crash the records since the latest commit are returned again.
+    Iterating returns the records from its position to the high watermarks at that moment. The position advances with
+    each record that is returned, and `commit` makes it durable: after a crash the records since the latest commit are
+    returned again.
     """
 
     def __init__(self, topic: Topic, name: str, log: CursorLog, start: str) -> None:
@@ -41,22 +42,22 @@ class Cursor(LockedCursor):
             committed = log.read(name, topic.name)
             self._committed = {number: found.offset for number, found in committed.items()}
             self._metadata = {number: found.metadata for number, found in committed.items()}
-            self._places = dict(self._committed)
+            self._positions = dict(self._committed)
             self._defaults()
         except BaseException:
             self.close()
             raise
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"at {self._places}"
+        state = "closed" if self.closed else f"at {self._positions}"
         return f"<kreplog.Cursor {self._name} of {self._topic.path} {state}>"
 
     @property
-    def places(self) -> dict[int, int]:
+    def positions(self) -> dict[int, int]:
         """The offset of the next record of each partition."""
         self._check_open()
         self._defaults()
-        return dict(self._places)
+        return dict(self._positions)
 
     @property
     def committed(self) -> dict[int, int]:
@@ -77,10 +78,10 @@ class Cursor(LockedCursor):
         return self.read()
 
     def read(self, *, order: str = "partition", on_error: OnError = "raise") -> Iterator[TopicRecord]:
-        """Iterate over the records from the place to the high watermarks now; arguments as of `Topic.read`.
+        """Iterate over the records from the position to the high watermarks now; arguments as of `Topic.read`.
 
-        Raises as that; OffsetOutOfRangeError where retention has deleted records at the place: `seek` to go on."""
-        starts = self.places
+        Raises as that; OffsetOutOfRangeError where retention has deleted the records at the position: `seek` first."""
+        starts = self.positions
         stops = {number: offsets.stop for number, offsets in self._topic.offsets().items() if number in starts}
         records = self._topic.read(start=starts, stop=stops, order=order, on_error=on_error)
         return self._moving(records, stops)
@@ -88,62 +89,66 @@ class Cursor(LockedCursor):
     def _moving(self, records: Iterator[TopicRecord], stops: dict[int, int]) -> Iterator[TopicRecord]:
         for record in records:
             self._check_open()
-            self._places[record.partition] = record.offset + 1
+            self._positions[record.partition] = record.offset + 1
             yield record
         for number, stop in stops.items():  # past what is no record: gaps, and markers of transactions
-            self._places[number] = max(self._places[number], stop)
+            self._positions[number] = max(self._positions[number], stop)
 
     def seek(self, partition: int, offset: int) -> None:
-        """Move the place of a partition; an iteration under way goes on where it is. Raises UsageError."""
+        """Set the position in a partition; an iteration under way is not affected. Raises UsageError."""
         self._check_open()
         if partition not in range(self._topic.partitions):
             raise UsageError(f"{self._topic.path} has no partition {partition}", path=self._topic.path)
         self._check_offset(partition, offset)
-        self._places[partition] = offset
+        self._positions[partition] = offset
         self._metadata.pop(partition, None)
 
     def seek_to_beginning(self) -> None:
         """Move to the log start of every partition."""
         self._check_open()
         self._metadata.clear()
-        self._places = {number: offsets.start for number, offsets in self._topic.offsets().items()}
+        self._positions = {number: offsets.start for number, offsets in self._topic.offsets().items()}
 
     def seek_to_end(self) -> None:
         """Move to the high watermark of every partition."""
         self._check_open()
         self._metadata.clear()
-        self._places = {number: offsets.stop for number, offsets in self._topic.offsets().items()}
+        self._positions = {number: offsets.stop for number, offsets in self._topic.offsets().items()}
 
     # Committing
 
     def commit(self, *, durable: bool = False) -> None:
-        """Commit the place: of all records that were returned. It survives this process; with `durable`, a loss of
-        power too, for which a topic that is open for writing is flushed first.
+        """Commit the position: of all records that were returned. It survives this process; with `durable`, a loss
+        of power too, for which a topic that is open for writing is flushed first.
 
         All partitions together; the metadata of one that has not moved stays, such as a work queue's. Raises
         LogLockedError (a broker runs on the folder), LogFailedError, StorageError: then the commit before counts, or
         this one.
         """
         self._check_open()
-        changed = {number: offset for number, offset in self._places.items() if self._committed.get(number) != offset}
+        changed = {
+            number: offset for number, offset in self._positions.items() if self._committed.get(number) != offset
+        }
         if durable and not self._topic.read_only:
             self._topic.flush()
         for number in changed:
             self._metadata.pop(number, None)
         if changed or durable:
             offsets = {
-                number: CursorOffset(place, self._metadata.get(number, "")) for number, place in self._places.items()
+                number: CursorOffset(offset, self._metadata.get(number, ""))
+                for number, offset in self._positions.items()
             }
             self._log.commit(self._name, self._topic.name, offsets, durable)
             self._committed.update(changed)
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[Self]:
-        """Keep the place in the caller's database, in one transaction with what the caller writes there: exactly once.
+        """Keep the position in the caller's database, in one transaction with what the caller writes there: exactly
+        once.
 
-        The place is that in the table kreplog_cursors of the database, or, the first time, that of the cursor. At the
-        end of the `with` statement it is written and all is committed; an error rolls all back, the place too. Places
-        in the database and by `commit` are independent: use one of them for a cursor.
+        The position is read from the table kreplog_cursors of the database; the first time, it is that of the cursor.
+        At the end of the `with` statement it is written and all is committed; an error rolls all back, the position
+        too. Positions in the database and those of `commit` are independent: use one of them for a cursor.
         Raises UsageError (a transaction is open on the connection), and what sqlite3 raises.
         """
         import sqlite3  # here alone: not every Python has it
@@ -154,30 +159,30 @@ class Cursor(LockedCursor):
         if connection.in_transaction:
             raise UsageError("a transaction is open on the connection: commit it first, or roll it back")
         key = str(self._topic.topic_id or ""), self._topic.name, self._name
-        before = self.places
+        before = self.positions
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute(_CREATE)
             stored = connection.execute(
                 f"SELECT partition, next_offset FROM {TABLE} WHERE topic_id = ? AND topic = ? AND name = ?", key
             )
-            self._places.update(stored.fetchall())
+            self._positions.update(stored.fetchall())
             yield self
             self._check_open()
             connection.executemany(
                 f"INSERT OR REPLACE INTO {TABLE} VALUES (?, ?, ?, ?, ?)",
-                [(*key, number, offset) for number, offset in self._places.items()],
+                [(*key, number, offset) for number, offset in self._positions.items()],
             )
             connection.commit()
         except BaseException:
-            self._places = before
+            self._positions = before
             connection.rollback()
             raise
-        self._committed = dict(self._places)
+        self._committed = dict(self._positions)
 
     def _defaults(self) -> None:
-        """A place in each partition that is new."""
+        """Set the position in each partition that is new."""
         for number, offsets in self._topic.offsets().items():
-            if number not in self._places:
+            if number not in self._positions:
                 from_start = self._start == "earliest" or bool(self._committed)
-                self._places[number] = offsets.start if from_start else offsets.stop
+                self._positions[number] = offsets.start if from_start else offsets.stop

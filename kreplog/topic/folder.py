@@ -88,7 +88,7 @@ class TopicFolder:
         if partitions is not None:
             check_count(partitions)
         if read_only:
-            self._look()
+            self._reload()
             self._check_count(partitions, self.partitions)
             return
         make_directory(self.folder, config.directory_group)
@@ -238,7 +238,7 @@ class TopicFolder:
         """In a reader: find partitions that were added."""
         if self.read_only and (self._seen is None or self._seen != self._identity()):
             with self._mutex:
-                self._look()
+                self._reload()
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -247,7 +247,7 @@ class TopicFolder:
             return None
         return status.st_ino, status.st_mtime_ns
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         seen = self._identity()
         try:
             content = read_topic_file(self._file_path)

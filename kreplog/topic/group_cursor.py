@@ -36,18 +36,20 @@ class GroupCursor(CursorMember):
         super().__init__(topic, name, log, start, decoding)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"member {self._locks.member} at {self._places}"
+        state = "closed" if self.closed else f"member {self._locks.member} at {self._positions}"
         return f"<kreplog.GroupCursor {self._name} of {self._topic.path} {state}>"
 
     @property
-    def places(self) -> dict[int, int]:
+    def positions(self) -> dict[int, int]:
         """The partitions that this member owns, and the offset of the next record of each."""
-        return dict(sorted(self._places.items()))
+        return dict(sorted(self._positions.items()))
 
     @property
     def committed(self) -> dict[int, int]:
         """The committed offset of each of its partitions that has one."""
-        return {number: self._committed[number].offset for number in sorted(self._places) if number in self._committed}
+        return {
+            number: self._committed[number].offset for number in sorted(self._positions) if number in self._committed
+        }
 
     # Reading
 
@@ -59,9 +61,9 @@ class GroupCursor(CursorMember):
 
         Ends after `timeout` seconds without a record, and when the cursor or the topic is closed; writers may close and
         die meanwhile. on_error: as of `Topic.read`; a record that raises is returned again. One iteration at a time:
-        another begins at the places. Raises LogLockedError (a broker runs on the folder), CursorFencedError (the lock
-        file was deleted), OffsetOutOfRangeError (retention has deleted records at the place: `seek` to go on),
-        LogTruncatedError, PartitionDeletedError, CorruptBatchError, StorageError.
+        another begins at the positions. Raises LogLockedError (a broker runs on the folder), CursorFencedError (the
+        lock file was deleted), OffsetOutOfRangeError (retention has deleted the records at the position: `seek`
+        first), LogTruncatedError, PartitionDeletedError, CorruptBatchError, StorageError.
         """
         return (record for records in self._lists(0, timeout, on_error) for record in records)
 
@@ -112,18 +114,18 @@ class GroupCursor(CursorMember):
         number, item = found
         items: list[Any] = item if isinstance(item, list) else [item]
         records = list(self._decoding.decoded((TopicRecord(number, *taken) for taken in items), on_error))
-        self._places[number] = items[-1].offset + 1
+        self._positions[number] = items[-1].offset + 1
         self._uncommitted.add(number)
         return records
 
     def seek(self, partition: int, offset: int) -> None:
-        """Move the place of a partition that this member owns. Raises UsageError."""
+        """Set the position in a partition that this member owns. Raises UsageError."""
         self._check_open()
-        if partition not in self._places:
+        if partition not in self._positions:
             raise UsageError(f"{self!r} does not own partition {partition}", path=self._topic.path)
         self._check_offset(partition, offset)
         self._follows.drop(partition)
-        self._places[partition] = offset
+        self._positions[partition] = offset
         self._uncommitted.add(partition)
 
     # Its partitions
@@ -143,14 +145,14 @@ class GroupCursor(CursorMember):
     # Committing
 
     def commit(self, *, durable: bool = False) -> None:
-        """Commit the places of this member's partitions: of all records that were returned; as `Cursor.commit`.
+        """Commit the positions in this member's partitions: of all records that were returned; as `Cursor.commit`.
 
         Partitions above its share pass on. Raises CursorFencedError (the lock file was deleted: nothing is committed),
         LogLockedError (a broker runs on the folder), LogFailedError, StorageError.
         """
         self._check_open()
         self._locks.check()
-        offsets = {number: self._offset(number, place) for number, place in self._places.items()}
+        offsets = {number: self._offset(number, position) for number, position in self._positions.items()}
         changed = {number: offset for number, offset in offsets.items() if self._committed.get(number) != offset}
         if durable and not self._topic.read_only:
             self._topic.flush()
@@ -160,10 +162,10 @@ class GroupCursor(CursorMember):
         self._uncommitted.clear()
         self._release_surplus()
 
-    def _offset(self, number: int, place: int) -> CursorOffset:
+    def _offset(self, number: int, position: int) -> CursorOffset:
         """To commit; what has not moved keeps its metadata."""
         committed = self._committed.get(number)
-        return committed if committed is not None and committed.offset == place else CursorOffset(place)
+        return committed if committed is not None and committed.offset == position else CursorOffset(position)
 
     def close(self) -> None:
         super().close()

@@ -77,19 +77,19 @@ class QueueMember(CursorMember):
     # Its partitions
 
     def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
-        place, metadata = (offsets.start, "") if committed is None else committed
+        start, metadata = (offsets.start, "") if committed is None else committed
         at = TopicPartition(self._topic.name, number)
         if metadata and not metadata.startswith(PREFIX):
             _logger.warning("%s: work queue %s replaces the metadata %.60r of its offset", at, self._name, metadata)
         try:
-            self._partitions[number] = QueuePartition(place, metadata, self._config)
+            self._partitions[number] = QueuePartition(start, metadata, self._config)
         except ValueError as error:
             raise CorruptWorkQueueError(
-                f"{at}: what work queue {self._name} has done beyond its committed offset {place} cannot be read "
+                f"{at}: what work queue {self._name} has done beyond its committed offset {start} cannot be read "
                 f"({error}): use the version of kreplog that wrote it; or deliver all from there on again, after "
-                f"`kreplog cursor reset {self._topic.path} {self._name} --to-offset {place} --partition {number}`",
+                f"`kreplog cursor reset {self._topic.path} {self._name} --to-offset {start} --partition {number}`",
                 partition=str(at),
-                offset=place,
+                offset=start,
             ) from error
         self._delete_before(number, offsets.start)
         end = self._partitions[number].end_offset
@@ -125,10 +125,10 @@ class QueueMember(CursorMember):
         """Go on at the log start where retention has deleted the next record; whether it has anywhere."""
         found = False
         for number, offsets in self._topic.offsets().items():
-            if number in self._places and self._places[number] < offsets.start:
+            if number in self._positions and self._positions[number] < offsets.start:
                 self._delete_before(number, offsets.start)
                 self._follows.drop(number)
-                self._places[number] = offsets.start
+                self._positions[number] = offsets.start
                 found = True
         return found
 
@@ -147,7 +147,7 @@ class QueueMember(CursorMember):
                 partition = self._partitions[number]
                 delivery = partition.deliver_next(record.offset, now_ms())
                 self._deliveries.append((number, delivery))
-                self._places[number] = partition.end_offset
+                self._positions[number] = partition.end_offset
                 if not partition.has_room:
                     self._follows.drop(number)
                 records.append((TopicRecord(number, *record), delivery))
@@ -171,7 +171,7 @@ class QueueMember(CursorMember):
         for delivery in exhausted:
             record = self._read(number, delivery.offset)
             if record is not None:
-                self._bury(record, delivery, partition.error_of(delivery.offset) or LOCK_ENDED)
+                self._dead_letter(record, delivery, partition.error_of(delivery.offset) or LOCK_ENDED)
             else:
                 partition.complete(delivery.offset)
         found = [(self._read(number, delivery.offset), delivery) for delivery in delivered]
@@ -219,13 +219,13 @@ class QueueMember(CursorMember):
                 self._truncate(TopicPartition.parse(error.partition).partition, error.offset)
             raise
         finally:
-            for number, place in self._places.items():
-                self._partitions[number].advance_to(place)
+            for number, position in self._positions.items():
+                self._partitions[number].advance_to(position)
 
     def _truncate(self, number: int, offset: int) -> None:
         self._partitions[number].truncate_to(offset)
         self._follows.drop(number)
-        self._places[number] = self._partitions[number].end_offset
+        self._positions[number] = self._partitions[number].end_offset
 
     def _decoded(self, records: list[tuple[TopicRecord, Delivery]]) -> list[DeliveredRecord]:
         """Decode keys and values. A record that does not decode becomes a dead letter; without these it raises as the
@@ -236,7 +236,7 @@ class QueueMember(CursorMember):
                 (record,) = self._decoding.decoded(iter((stored,)), "raise")
             except RecordDecodeError as error:
                 if self._dead_letters is not None:
-                    self._bury(stored, delivery, str(error))
+                    self._dead_letter(stored, delivery, str(error))
                     continue
                 for other, later in records[max(index, 1) :]:
                     self._partitions[other.partition].undo(later.offset)
@@ -249,7 +249,7 @@ class QueueMember(CursorMember):
             delivered.append(DeliveredRecord(*record, delivery.delivery_count))
         return delivered
 
-    def _bury(self, record: TopicRecord, delivery: Delivery, error: str) -> None:
+    def _dead_letter(self, record: TopicRecord, delivery: Delivery, error: str) -> None:
         """Append a record as it is stored to the dead-letter topic; it is done, or delivered again after a lock's
         duration where that fails."""
         assert self._dead_letters is not None
@@ -282,11 +282,11 @@ class QueueMember(CursorMember):
                 }
                 self._commit_offsets(offsets, durable)
                 for _, partition in together:
-                    partition.settle()
+                    partition.committed()
                 del ordered[:COMMITTED_TOGETHER]
         except BaseException:
             for number in ordered:
-                self._partitions[number].revive()
+                self._partitions[number].commit_failed()
             raise
 
     def close(self) -> None:

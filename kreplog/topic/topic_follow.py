@@ -22,7 +22,8 @@ from kreplog.topic.partition_follows import TURN, PartitionFollows
 
 T = TypeVar("T")
 
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
+"""Between two looks for what wakes nobody: partitions and members that come and go, the end of a writer."""
 
 
 class TopicFollow(Generic[T]):
@@ -55,7 +56,7 @@ class TopicFollow(Generic[T]):
         self._partitions = PartitionFollows()
         self._known: set[int] = set()
         self._dead: list[int] = []
-        self._looked_s = -LOOK_S
+        self._topic_polled_s = -POLL_INTERVAL_S
         self._taken = 0
         self._busy = False
         self._add_new()
@@ -111,7 +112,7 @@ class TopicFollow(Generic[T]):
         return None
 
     def _deadline(self, deadline_s: float | None) -> float | None:
-        """Counted from when there is no more to be read."""
+        """When to end: `timeout` after the first time that nothing was left to read; None without a timeout."""
         if deadline_s is None and self._timeout is not None:
             return time.monotonic() + self._timeout
         return deadline_s
@@ -119,8 +120,8 @@ class TopicFollow(Generic[T]):
     def _waits(self, deadline_s: float | None) -> list[HighWatermarkWait] | None:
         """The waits to sleep on; None where there is more to be read by now. Raises StopIteration at the end."""
         now_s = time.monotonic()
-        looks = now_s - self._looked_s >= LOOK_S
-        writer = self._look(now_s) if looks else Outcome.WAITING
+        is_due = now_s - self._topic_polled_s >= POLL_INTERVAL_S
+        writer = self._poll_topic(now_s) if is_due else Outcome.WAITING
         waits = self._partitions.poll()  # after the look at the writer: it may have published its last in between
         if waits is None:
             if not self._partitions.follows:
@@ -135,9 +136,9 @@ class TopicFollow(Generic[T]):
             raise StopIteration
         return waits
 
-    def _look(self, now_s: float) -> int:
+    def _poll_topic(self, now_s: float) -> int:
         """Follow partitions that were added; the outcome of the topic's writer, WAITING where there is one."""
-        self._looked_s = now_s
+        self._topic_polled_s = now_s
         self._add_new()
         if self._across_writers or not self._folder.read_only:
             return Outcome.WAITING

@@ -156,7 +156,7 @@ class WorkQueue(QueueMember):
         if stored is None:
             partition.complete(record.offset)
         else:
-            self._bury(stored, _delivery(record), error)
+            self._dead_letter(stored, _delivery(record), error)
         self._commit((record.partition,))
 
     def renew(self, record: DeliveredRecord) -> None:

@@ -52,7 +52,7 @@ def test_a_broker_takes_over_and_gives_back(tmp_path: Path) -> None:
         cluster.stop()
 
         with Topic.open(path) as topic, topic.cursor("billing") as cursor:
-            assert cursor.places == {0: 2, 1: 3}
+            assert cursor.positions == {0: 2, 1: 3}
             assert [record.value for record in cursor] == [b"4", b"6"]
     finally:
         cluster.stop()

@@ -8,7 +8,7 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core.effects import SendAddPartitions
-from kreplog.core.events import AddPartitionsAnswered, Tick
+from kreplog.core.events import AddPartitionsReplied, Tick
 from kreplog.core.messages import (
     PartitionState,
     ProducePartition,
@@ -57,7 +57,7 @@ def sent(shell: Shell) -> list[SendAddPartitions]:
 
 
 def answer(shell: Shell, tag: int, error: ErrorCode | None = ErrorCode.NONE, coordinator_epoch: int = 4) -> None:
-    shell.step(AddPartitionsAnswered(tag, error, coordinator_epoch))
+    shell.step(AddPartitionsReplied(tag, error, coordinator_epoch))
 
 
 def errors(shell: Shell) -> list[ErrorCode]:

@@ -40,7 +40,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     def commit(self) -> None:
         self.committed = self.queue.start_offset, self.queue.metadata()
-        self.queue.settle()
+        self.queue.committed()
 
     def deliver(self, delivery: Delivery) -> None:
         work = self.work[delivery.offset]
@@ -109,7 +109,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.queue.complete(offset)
         assert not self.queue.is_current(delivery)
         if fails:
-            self.queue.revive()
+            self.queue.commit_failed()
             assert self.queue.is_current(delivery), "it can be acknowledged again"
         else:
             self.commit()
@@ -207,7 +207,7 @@ def test_the_metadata_of_any_state_fits_in_4096_characters(pattern: list[tuple[i
             queue.redeliver(0, 1)
     for offset in offsets[::2]:
         queue.complete(offset)
-        queue.settle()
+        queue.committed()
     metadata = queue.metadata()
     assert len(metadata) <= MAX_METADATA
     again = partition(queue.start_offset, metadata)
@@ -232,7 +232,7 @@ def test_what_is_done_never_lengthens_the_metadata_beyond_its_limit() -> None:
         for offset in offsets[1::step]:
             if queue.is_current(Delivery(offset, 1 + offset % 2)):
                 queue.complete(offset)
-        queue.settle()
+        queue.committed()
         assert len(queue.metadata()) <= MAX_METADATA
 
 

@@ -45,7 +45,7 @@ def look(path: Path) -> int:
     """The place; the cursor is then committed to, and opened again."""
     with Topic.open(path, read_only=True) as topic:
         with topic.cursor("billing") as cursor:
-            found = cursor.places
+            found = cursor.positions
             assert found[0] == found[1], found
             cursor.seek_to_end()
             cursor.commit()

@@ -34,7 +34,7 @@ def test_a_cursor_goes_on_where_it_was_committed(path: Path, topic: Topic) -> No
             if record == (1, 2, *record[2:]):
                 break
         cursor.commit()
-        assert cursor.committed == {0: 5, 1: 3} == cursor.places and cursor.lag() == {0: 0, 1: 2}
+        assert cursor.committed == {0: 5, 1: 3} == cursor.positions and cursor.lag() == {0: 0, 1: 2}
         assert [record.offset for record in cursor] == [3, 4]
     with topic.cursor("billing") as cursor:
         assert [(record.partition, record.offset) for record in cursor] == [(1, 3), (1, 4)], "which was not committed"
@@ -45,7 +45,7 @@ def test_a_cursor_goes_on_where_it_was_committed(path: Path, topic: Topic) -> No
         assert list(cursor) == []
         cursor.commit()
     with topic.cursor("billing") as cursor:
-        assert cursor.places == {0: 6, 1: 5}
+        assert cursor.positions == {0: 6, 1: 5}
 
 
 def test_each_cursor_has_its_own_place(topic: Topic) -> None:
@@ -90,7 +90,7 @@ def test_records_that_retention_has_deleted_are_an_error(topic: Topic) -> None:
         assert [record.offset for record in cursor if record.partition == 0] == [3, 4]
 
 
-def test_places_are_committed_as_kafka_has_them(path: Path, topic: Topic) -> None:
+def test_positions_are_committed_as_kafka_has_them(path: Path, topic: Topic) -> None:
     with topic.cursor("billing") as cursor:
         list(cursor)
         cursor.commit()
@@ -110,7 +110,7 @@ def test_the_offsets_are_compacted(path: Path, topic: Topic, monkeypatch: pytest
     with Log.open(path.parent / f"__consumer_offsets-{number}", read_only=True) as log:
         assert log.log_end_offset == 400 and log.size < 8000
     with topic.cursor("billing") as cursor:
-        assert cursor.places == {0: 1, 1: 0}
+        assert cursor.positions == {0: 1, 1: 0}
 
 
 class TestOwner:
@@ -138,7 +138,7 @@ class TestOwner:
 
         assert ends_by(die)[0] == -9
         with topic.cursor("billing") as cursor:
-            assert cursor.places == {0: 5, 1: 5}
+            assert cursor.positions == {0: 5, 1: 5}
 
     def test_processes_commit_in_turn(self, path: Path, topic: Topic) -> None:
         """To one partition of the offsets, whose log each of them has open."""
@@ -159,7 +159,7 @@ class TestOwner:
                 cursor.commit()
         for name in same:
             with topic.cursor(name) as cursor:
-                assert cursor.places == {0: 4, 1: 4 if name == same[0] else 0}
+                assert cursor.positions == {0: 4, 1: 4 if name == same[0] else 0}
 
     def test_a_process_that_is_killed_while_it_opens_the_log_of_others(self, path: Path, topic: Topic) -> None:
         """It may have changed files that the others have open: they open the log anew."""
@@ -180,7 +180,7 @@ class TestOwner:
         assert ends_by(open_and_die)[0] == -9
         assert segmented_log.session_number(topic._cursor_log._logs[number][0]) == session + 1
         with topic.cursor("billing") as cursor:
-            assert cursor.places == {0: 1, 1: 0}
+            assert cursor.positions == {0: 1, 1: 0}
             cursor.commit()
 
     def test_a_forked_child_has_none(self, topic: Topic) -> None:
@@ -211,7 +211,7 @@ class TestOwner:
 
             assert result_of(child) == {0: 1, 1: 5}
             with reader.cursor("billing") as cursor:
-                assert cursor.places == {0: 1, 1: 5}
+                assert cursor.positions == {0: 1, 1: 5}
 
     def test_a_topic_that_is_closed_closes_its_cursors(self, path: Path) -> None:
         with Topic.open(path, 1) as topic:
@@ -263,7 +263,7 @@ class TestTransaction:
                     database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
                     if record.offset == 3:
                         raise ZeroDivisionError
-            assert cursor.places == {0: 0, 1: 0} and self.values(database) == []
+            assert cursor.positions == {0: 0, 1: 0} and self.values(database) == []
 
     def test_a_killed_process_has_done_nothing_or_all(self, path: Path, tmp_path: Path) -> None:
         def work(die: bool) -> None:
@@ -288,7 +288,7 @@ class TestTransaction:
         database = sqlite3.connect(tmp_path / "results.db")
         assert self.values(database) == ["0", "1", "2"]
         with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor, cursor.transaction(database):
-            assert cursor.places == {0: 3}
+            assert cursor.positions == {0: 3}
 
     def test_what_is_no_free_connection(self, topic: Topic, database: sqlite3.Connection) -> None:
         with topic.cursor("a") as cursor:

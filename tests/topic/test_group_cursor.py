@@ -38,19 +38,19 @@ def settle(*cursors: GroupCursor) -> None:
 
 def test_partitions_are_split_and_come_back(topic: Topic) -> None:
     with topic.group_cursor("billing") as first:
-        assert len(turn(first)) == 20 and first.places == dict.fromkeys(range(4), 5)
+        assert len(turn(first)) == 20 and first.positions == dict.fromkeys(range(4), 5)
         with topic.group_cursor("billing") as second:
-            assert turn(second) == [] == turn(first) and second.places == {}
+            assert turn(second) == [] == turn(first) and second.positions == {}
             topic.append(b"new", partition=3)
             assert turn(first) == [], "a partition above the share is read no more"
-            assert len(first.places) == 4, "and stays until what was returned is committed"
+            assert len(first.positions) == 4, "and stays until what was returned is committed"
             first.commit()
-            assert first.places == {0: 5, 1: 5}, "those that it has had longest"
-            assert [record.value for record in turn(second)] == [b"new"] and second.places == {2: 5, 3: 6}
+            assert first.positions == {0: 5, 1: 5}, "those that it has had longest"
+            assert [record.value for record in turn(second)] == [b"new"] and second.positions == {2: 5, 3: 6}
             with pytest.raises(errors.UsageError, match="does not own"):
                 second.seek(0, 0)
         assert [record.value for record in turn(first)] == [b"new"], "which the other has not committed"
-        assert len(first.places) == 4
+        assert len(first.positions) == 4
 
 
 @contextmanager
@@ -73,13 +73,13 @@ def until_stopped(pid: int) -> None:
 def test_a_new_member_and_a_death_move_no_other_partition(topic: Topic) -> None:
     with topic.group_cursor("billing") as first, topic.group_cursor("billing") as second:
         settle(first, second)
-        assert set(first.places) == {0, 1} and set(second.places) == {2, 3}
+        assert set(first.positions) == {0, 1} and set(second.positions) == {2, 3}
         with topic.group_cursor("billing") as third:
             settle(first, second, third)
-            assert (set(first.places), set(second.places), set(third.places)) == ({0, 1}, {2}, {3})
+            assert (set(first.positions), set(second.positions), set(third.positions)) == ({0, 1}, {2}, {3})
             first.close()
             settle(second, third)
-            assert set(second.places) == {0, 2} and set(third.places) == {1, 3}
+            assert set(second.positions) == {0, 2} and set(third.positions) == {1, 3}
 
 
 def test_partitions_that_are_added(topic: Topic) -> None:
@@ -149,9 +149,9 @@ def test_a_record_that_does_not_decode_is_returned_again(path: Path, topic: Topi
         for _ in range(2):
             with pytest.raises(errors.RecordDecodeError) as raised:
                 turn(cursor)
-            assert raised.value.offset == 5 == cursor.places[0]
+            assert raised.value.offset == 5 == cursor.positions[0]
         list(cursor.follow(timeout=0, on_error="skip"))
-        assert cursor.places == {0: 6, 1: 5, 2: 5, 3: 5}
+        assert cursor.positions == {0: 6, 1: 5, 2: 5, 3: 5}
 
 
 class TestOwners:
@@ -161,7 +161,7 @@ class TestOwners:
         with topic.group_cursor("a"), pytest.raises(errors.CursorLockedError, match="members of a group"):
             topic.cursor("a")
         with topic.cursor("a") as cursor:
-            assert cursor.places == dict.fromkeys(range(4), 0)
+            assert cursor.positions == dict.fromkeys(range(4), 0)
 
     def test_a_killed_member_leaves_its_partitions(self, path: Path, topic: Topic) -> None:
         def work() -> None:
@@ -190,12 +190,12 @@ class TestOwners:
         with ExitStack() as stack:
             with stopped(work) as pid:
                 cursor = stack.enter_context(topic.group_cursor("a"))
-                assert [turn(cursor) for _ in range(3)] == [[], [], []] and cursor.places == {}
+                assert [turn(cursor) for _ in range(3)] == [[], [], []] and cursor.positions == {}
                 os.kill(pid, signal.SIGCONT)
                 until_stopped(pid)
                 assert topic.committed_offsets()["a"] == dict.fromkeys(range(4), 5)
-                assert turn(cursor) == [] and cursor.places == {2: 5, 3: 5}, "what it has given up at its commit"
-            assert turn(cursor) == [] and cursor.places == dict.fromkeys(range(4), 5)
+                assert turn(cursor) == [] and cursor.positions == {2: 5, 3: 5}, "what it has given up at its commit"
+            assert turn(cursor) == [] and cursor.positions == dict.fromkeys(range(4), 5)
 
     def test_a_lock_file_that_was_deleted_fences_its_members(self, path: Path, topic: Topic) -> None:
         with topic.group_cursor("a") as first:
@@ -221,7 +221,7 @@ class TestOwners:
 
             assert "closed" in result_of(child)
             with topic.group_cursor("a") as other:
-                assert turn(other) == [] and other.places == {}, "the parent has the locks still"
+                assert turn(other) == [] and other.positions == {}, "the parent has the locks still"
             cursor.commit()
 
     def test_a_member_that_waits_takes_what_a_dead_one_had(self, path: Path, topic: Topic) -> None:

@@ -262,7 +262,7 @@ class GroupCoordinator:
             case HeartbeatRequest():
                 yield from self._membership.heartbeat(shard, reply_to, request, now_ms)
             case OffsetCommitRequest():
-                self._membership.hear(shard, request.group_id, request.member_id, now_ms)
+                self._membership.renew_session(shard, request.group_id, request.member_id, now_ms)
                 yield from self._offsets.commit(shard, reply_to, request)
             case TxnOffsetCommitRequest():
                 yield from self._offsets.commit_in_transaction(shard, reply_to, request)

@@ -174,7 +174,7 @@ class Membership:
             yield from self._update(shard, group, member, reply_to, request, now_ms)
             yield from self._rebalance(shard, group, now_ms)
         else:  # its JoinGroup was answered, and the response lost, or it has nothing new to say
-            self._hear(member, now_ms)
+            self._renew(member, now_ms)
             members = group.joined_members() if group.leader == member_id else ()
             yield Reply(reply_to, self._joined(group, member, members))
 
@@ -208,7 +208,7 @@ class Membership:
         group.protocol_type = request.protocol_type
         group.add(member)
         group.has_new_member = group.has_new_member or group.state is GroupState.PREPARING_REBALANCE
-        self._hear(member, now_ms)
+        self._renew(member, now_ms)
         yield from self._rebalance(shard, group, now_ms)
 
     def _has_memory(self, shard: GroupShard, group: Group, member: Member, request: JoinGroupRequest) -> bool:
@@ -238,7 +238,7 @@ class Membership:
         member.session_timeout_ms = request.session_timeout_ms
         member.client_id, member.client_host = request.client_id, request.client_host
         shard.reserve(group, member.size - before, force=True)
-        self._hear(member, now_ms)
+        self._renew(member, now_ms)
         if reply_to is not None:
             earlier = group.await_join(member, reply_to)
             if earlier is not None:
@@ -381,7 +381,7 @@ class Membership:
         for member in list(group.members.values()):
             reply_to = group.await_join(member, None)
             member.is_new = False
-            self._hear(member, now_ms)
+            self._renew(member, now_ms)
             if reply_to is not None:
                 listed = members if member.member_id == group.leader else ()
                 yield Reply(reply_to, self._joined(group, member, listed))
@@ -437,7 +437,7 @@ class Membership:
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             group.synchronization.cancel()
-        self._hear(member, now_ms)
+        self._renew(member, now_ms)
         if group.state is GroupState.STABLE:
             yield Reply(reply_to, self._assigned(group, member))
             return
@@ -473,7 +473,7 @@ class Membership:
                 shard.reserve(group, len(member.assignment) - before, force=True)
                 reply_to, member.awaiting_sync = member.awaiting_sync, None
                 if reply_to is not None:
-                    self._hear(member, now_ms)
+                    self._renew(member, now_ms)
                     yield Reply(reply_to, self._assigned(group, member))
 
         yield from self._store(shard, group, given, stored)
@@ -527,7 +527,7 @@ class Membership:
             elif self._is_other_generation(group, request.generation_id):
                 error = ErrorCode.ILLEGAL_GENERATION
             else:
-                self._hear(member, now_ms)
+                self._renew(member, now_ms)
                 preparing = group.state is GroupState.PREPARING_REBALANCE
                 error = ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
         yield Reply(reply_to, HeartbeatResponse(error))
@@ -573,14 +573,14 @@ class Membership:
                 group.initial_ms = None
             yield from self._complete_if_joined(shard, group, now_ms)
 
-    def hear(self, shard: GroupShard, group_id: str, member_id: str, now_ms: int) -> None:
-        """A request other than a heartbeat shows that a member is alive."""
+    def renew_session(self, shard: GroupShard, group_id: str, member_id: str, now_ms: int) -> None:
+        """Extend the session of a member that has sent a request other than a heartbeat."""
         group = shard.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if member is not None:
-            self._hear(member, now_ms)
+            self._renew(member, now_ms)
 
-    def _hear(self, member: Member, now_ms: int) -> None:
+    def _renew(self, member: Member, now_ms: int) -> None:
         self._timers.set(member.session, now_ms + member.session_timeout_ms)
 
     def _session_expired(self, shard: GroupShard, group: Group, member: Member, now_ms: int) -> Steps[None]:
@@ -592,7 +592,7 @@ class Membership:
             not member.is_new or now_ms < member.joined_ms + NEW_MEMBER_JOIN_MS
         )
         if waits or member.awaiting_sync is not None:
-            self._hear(member, now_ms)
+            self._renew(member, now_ms)
             return
         yield from self._refuse(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._remove(shard, group, member)
@@ -627,7 +627,7 @@ class Membership:
         for group in shard.groups.values():
             for member in group.members.values():
                 member.session.action = partial(self._session_expired, shard, group, member)
-                self._hear(member, now_ms)
+                self._renew(member, now_ms)
 
     def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
         """This broker no longer coordinates these groups: whoever waits has to find the new coordinator."""

@@ -25,7 +25,7 @@ from kreplog.core.effects import (
     SubmitMulti,
 )
 from kreplog.core.events import (
-    AddPartitionsAnswered,
+    AddPartitionsReplied,
     Event,
     FetchReplied,
     Flushed,
@@ -180,8 +180,8 @@ class ReplicaManager:
                         yield from self.fetchers[key].on_fetched(event, now_ms, self.broker_epoch)
             case StoreReplied():
                 yield from self._store_replied(event, now_ms)
-            case AddPartitionsAnswered():
-                yield from self._produces.verification.answered(event, now_ms)
+            case AddPartitionsReplied():
+                yield from self._produces.verification.replied(event, now_ms)
             case Flushed(partition, recovery_point):
                 yield from self._flushed(partition, recovery_point)
             case OffsetFound():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kreplog.core.effects import SendAddPartitions, Steps
-from kreplog.core.events import AddPartitionsAnswered
+from kreplog.core.events import AddPartitionsReplied
 from kreplog.core.messages import ProducePartition
 from kreplog.core.replication.delayed import DelayedProduce
 from kreplog.core.replication.metadata import MetadataCache
@@ -149,7 +149,7 @@ class TransactionVerification:
         known = self._metadata.partitions.get(home)
         return NO_LEADER if known is None else known.state.leader
 
-    def answered(self, event: AddPartitionsAnswered, now_ms: int) -> Steps[None]:
+    def replied(self, event: AddPartitionsReplied, now_ms: int) -> Steps[None]:
         """The coordinator has answered, or its answer is lost."""
         queue = self._in_flight.pop(event.tag, None)
         if queue is None or queue.tag != event.tag:

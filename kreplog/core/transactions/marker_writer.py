@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container
 
 from kreplog.core.effects import SendMarkers, StateChange, Steps
-from kreplog.core.events import MarkersAnswered
+from kreplog.core.events import MarkersReplied
 from kreplog.core.messages import ProducePartition, TransactionMarker, WriteMarkersRequest
 from kreplog.core.timers import Timers
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
@@ -93,7 +93,7 @@ class MarkerWriter:
     def _is_deleted(self, transaction: TransactionalId, name: TopicPartition, now_ms: int) -> bool:
         return now_ms - transaction.absent_since[name] >= ABSENCE_MS
 
-    def answered(self, event: MarkersAnswered, now_ms: int) -> Steps[None]:
+    def replied(self, event: MarkersReplied, now_ms: int) -> Steps[None]:
         """A leader has answered, or its answer is lost."""
         shard, transaction = self._sent.pop(event.tag)
         transaction.in_flight -= 1

@@ -21,7 +21,7 @@ from kreplog.core.events import (
     GroupRecordsAppended,
     GroupRecordsRead,
     LeadershipChanged,
-    MarkersAnswered,
+    MarkersReplied,
     Received,
     Tick,
 )
@@ -111,8 +111,8 @@ class TransactionCoordinator:
                 yield from self._leadership(partition, leader_epoch, end)
             case GroupRecordsRead():
                 yield from self._read(event, now_ms)
-            case MarkersAnswered():
-                yield from self._markers.answered(event, now_ms)
+            case MarkersReplied():
+                yield from self._markers.replied(event, now_ms)
             case Tick():
                 for deadline in islice(self._timers.due(now_ms), MAX_FIRED_PER_STEP):
                     yield from deadline.action(now_ms)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from kreplog.core.effects import SendAddPartitions
-from kreplog.core.events import AddPartitionsAnswered, Received
+from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
@@ -34,7 +34,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
         client_id: str,
         own: int,
         coordinate: Callable[[Received], None],
-        put: Callable[[AddPartitionsAnswered], None],
+        put: Callable[[AddPartitionsReplied], None],
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
@@ -54,7 +54,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
         (partition,) = effect.request.partitions
         error = None if response is None else dict(response.partitions).get(partition)
         epoch = -1 if response is None else response.coordinator_epoch
-        self._answer(AddPartitionsAnswered(effect.tag, error, epoch))
+        self._answer(AddPartitionsReplied(effect.tag, error, epoch))
 
     async def exchange(
         self, peer: Peer, broker: int, correlation: int, effects: list[SendAddPartitions]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kreplog.core.effects import SendMarkers
-from kreplog.core.events import MarkersAnswered, Received
+from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
 from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
@@ -30,7 +30,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
         client_id: str,
         own: int,
         append: Callable[[Received], None],
-        put: Callable[[MarkersAnswered], None],
+        put: Callable[[MarkersReplied], None],
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
@@ -48,7 +48,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
 
     def _appended(self, tag: int, response: ProduceResponse) -> None:
         produced = tuple((produced.partition, produced.error) for produced in response.partitions)
-        self._answer(MarkersAnswered(tag, produced))
+        self._answer(MarkersReplied(tag, produced))
 
     async def exchange(
         self, peer: Peer, broker: int, correlation: int, effects: list[SendMarkers]
@@ -56,11 +56,11 @@ class MarkerSender(RequestQueues[SendMarkers]):
         effect, *others = effects
         key = ApiKey.WRITE_TXN_MARKERS
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
-        answer = MarkersAnswered(effect.tag)
+        answer = MarkersReplied(effect.tag)
         try:
             request = transactions.encode_write_markers(effect.request, header)
             frame = await peer.call(self.address(broker), request, TIMEOUT_S)
-            answer = MarkersAnswered(effect.tag, transactions.decode_write_markers_response(frame, header))
+            answer = MarkersReplied(effect.tag, transactions.decode_write_markers_response(frame, header))
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info("markers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kreplog.core.effects import Steps
-from kreplog.core.events import MarkersAnswered
+from kreplog.core.events import MarkersReplied
 from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.shard import GroupShard
@@ -66,15 +66,15 @@ def _open_transaction_expires() -> list[Patch]:
 @MUTATIONS.add("lost-marker-counts")
 def _lost_marker_counts() -> list[Patch]:
     """A marker whose response is lost counts as written."""
-    answered = MarkerWriter.answered
+    answered = MarkerWriter.replied
 
-    def complete(self: MarkerWriter, event: MarkersAnswered, now_ms: int) -> Steps[None]:
+    def complete(self: MarkerWriter, event: MarkersReplied, now_ms: int) -> Steps[None]:
         if not event.partitions:
             _, transaction = self._sent[event.tag]
             transaction.unmarked.clear()
         return answered(self, event, now_ms)
 
-    return [(MarkerWriter, "answered", complete)]
+    return [(MarkerWriter, "replied", complete)]
 
 
 @MUTATIONS.add("undecided-read")

@@ -12,7 +12,7 @@ from kreplog.core.events import (
     GroupRecordsAppended,
     GroupRecordsRead,
     LeadershipChanged,
-    MarkersAnswered,
+    MarkersReplied,
     Received,
     Tick,
 )
@@ -105,7 +105,7 @@ class Shell:
         sent, self.sent = self.sent, []
         for each in sent:
             partitions = () if lost else tuple((produced.partition, error) for produced in each.request.partitions)
-            self.step(MarkersAnswered(each.tag, partitions))
+            self.step(MarkersReplied(each.tag, partitions))
 
     def tick(self, ms: int) -> None:
         self.now_ms += ms
