@@ -22,7 +22,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Contestant:
-    """prepare: returns the work, which alone is measured. verify: what the work has done, where it returns nothing.
+    """A program that takes its turn. prepare: returns the work, which alone is measured. verify: what the work has
+    done, where it returns nothing.
 
     roots: the processes that take part, each with all its children."""
 

@@ -317,7 +317,8 @@ StoreOperation = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """version: writes to the data since creation, 0 at first. created, modified: the store's transaction ids.
+    """The versions and times of a node of the store. version: writes to the data since creation, 0 at first. created,
+    modified: the store's transaction ids.
 
     ephemeral_owner: the session that the node goes with, 0 for a persistent one. children: how many.
     """

@@ -1,4 +1,4 @@
-"""Words: identifiers that say what they hold, and no name for two things.
+"""Words: identifiers that say what they hold, no name for two things, and docstrings that say what a class is.
 
 Read through the syntax tree of each .py and .pyi, and token by token of .pyx and .pxd, which Python cannot parse, with
 the names of files and folders themselves. SHARED_MODULES has the names that modules of several packages share, each
@@ -60,9 +60,13 @@ SHARED_MODULES = {
 }
 """Modules of one name in several packages, and why."""
 
+FIELDS_FIRST = re.compile(r"\w+(, \w+)*: ")
+"""How a docstring begins that lists the fields of a class before it says what the class is."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CYTHON_TEXT = re.compile(r'"""(?:\\.|[^\\])*?"""' + r'|"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])*'" + r"|#[^\n]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_CYTHON_CLASS = re.compile(r'^(?:cdef )?class [^\n]*:\n\s+"""((?:\\.|[^\\])*?)"""', re.MULTILINE)
 
 
 def files(*suffixes: str) -> list[Path]:
@@ -182,6 +186,34 @@ def test_no_name_stands_for_two(named: object, shared: dict[str, str]) -> None:
     wrong = [f"{name}: {', '.join(where)}" for name, where in twice.items() if name not in shared]
     assert not wrong, "\n".join(wrong)
     assert not shared.keys() - twice.keys(), "these are named once only: delete their lines"
+
+
+def class_docstrings(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """(line, docstring) of each class of a module."""
+    if path.suffix in (".pyx", ".pxd"):
+        for found in _CYTHON_CLASS.finditer(text):
+            yield text.count("\n", 0, found.start(1)) + 1, found[1]
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and (docstring := ast.get_docstring(node)) is not None:
+            yield node.lineno, docstring
+
+
+def test_a_class_docstring_says_first_what_the_class_is() -> None:
+    wrong = [
+        f"{place(path, line)}: {docstring.splitlines()[0]}"
+        for path in files(".py", ".pyi", ".pyx", ".pxd")
+        for line, docstring in class_docstrings(path, path.read_text(encoding="utf-8"))
+        if FIELDS_FIRST.match(docstring)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["module.py", "module.pyx"])
+def test_a_docstring_that_begins_with_fields_is_seen(name: str) -> None:
+    text = 'class Batch(Base):\n    """size: in bytes."""\n\nclass Log:\n    """A log. path: its directory."""\n'
+    found = list(class_docstrings(Path(name), text))
+    assert [bool(FIELDS_FIRST.match(docstring)) for _, docstring in found] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from kreplog._native.batch cimport TRANSACTIONAL, BatchHeader, is_control, next_
 
 @cython.final
 cdef class AbortedFilter:
-    """transactions: (producer id, first offset) of each, in any order."""
+    """Finds the batches of aborted transactions. transactions: (producer id, first offset) of each, in any
+    order."""
 
     def __init__(self, transactions):
         self.pending = sorted([(first, producer) for producer, first in transactions], reverse=True)

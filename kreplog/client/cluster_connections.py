@@ -31,7 +31,8 @@ CONNECT_S = 5.0
 
 
 class ClusterConnections:
-    """bootstrap: "host:port,host:port" or a list of "host:port". Connects when first used."""
+    """Connections to the brokers of a cluster, one for each, made when first used. bootstrap: "host:port,host:port" or
+    a list of "host:port"."""
 
     def __init__(self, bootstrap: str | Iterable[str], client_id: str, request_timeout_s: float) -> None:
         servers = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)

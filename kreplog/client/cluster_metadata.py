@@ -19,8 +19,8 @@ from kreplog.wire import generic
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """leader: broker id, NO_LEADER for none. leader_epoch: NO_EPOCH from brokers that do not report it. topic_id: ""
-    from brokers without topic ids. replicas, isr: broker ids."""
+    """A partition as Metadata responses describe it. leader: broker id, NO_LEADER for none. leader_epoch: NO_EPOCH from
+    brokers that do not report it. topic_id: "" from brokers without topic ids. replicas, isr: broker ids."""
 
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
@@ -31,7 +31,8 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """brokers: addresses of the live ones, by id. topic_errors: topics that a response reported an error for."""
+    """The brokers, topics and leaders that a cluster has reported last. brokers: addresses of the live ones, by id.
+    topic_errors: topics that a response reported an error for."""
 
     brokers: Mapping[int, Address] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, PartitionMetadata] = field(default_factory=dict)

@@ -21,7 +21,7 @@ _LOST = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_E
 
 
 class FetchSession:
-    """isolation_level, rack: of every request."""
+    """A client's side of a fetch session with one broker. isolation_level, rack: of every request."""
 
     def __init__(self, isolation_level: int = READ_UNCOMMITTED, rack: str = "") -> None:
         self._isolation_level = isolation_level

@@ -130,8 +130,9 @@ class _BrokerFetches:
 
 
 class Fetcher:
-    """positions: the first offset of each partition. stops: where a partition ends, for those that do. topic_ids: the
-    ids that the topics must have, where they are known.
+    """Fetches record batches of many partitions from their leaders. positions: the first offset of each partition.
+    stops: where a partition ends, for those that do. topic_ids: the ids that the topics must have, where they are
+    known.
 
     Raises UnknownTopicError, TopicRecreatedError, BrokersUnreachableError.
     """

@@ -30,7 +30,7 @@ DEAD = "Dead"
 
 
 class GroupOverview(NamedTuple):
-    """state, type: "" from brokers that do not report them."""
+    """A group in a list of groups. state, type: "" from brokers that do not report them."""
 
     group: str
     state: str
@@ -39,7 +39,8 @@ class GroupOverview(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """partitions: assigned to it, as far as its protocol is known."""
+    """A member of a group, as its coordinator describes it. partitions: assigned to it, as far as its protocol is
+    known."""
 
     member_id: str
     instance_id: str | None
@@ -50,8 +51,8 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """state: Empty, PreparingRebalance, CompletingRebalance, Stable, or Dead. protocol: the assignor, "" without
-    members. coordinator: its address."""
+    """A group and its members, as the coordinator describes it. state: Empty, PreparingRebalance, CompletingRebalance,
+    Stable, or Dead. protocol: the assignor, "" without members. coordinator: its address."""
 
     group: str
     state: str
@@ -62,7 +63,8 @@ class GroupDescription:
 
 
 class CommittedOffset(NamedTuple):
-    """offset: of the next record that the group is to read. metadata: the client's own text."""
+    """The committed offset of a group in one partition. offset: of the next record that the group is to read. metadata:
+    the client's own text."""
 
     offset: int
     leader_epoch: int

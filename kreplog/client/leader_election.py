@@ -17,7 +17,8 @@ _ELECTION_NOT_NEEDED = 84
 
 @dataclass(slots=True)
 class ElectionResult:
-    """elected: partitions that have a new leader. failed: why others have none; the rest already had the preferred."""
+    """The outcome of preferred leader elections. elected: partitions that have a new leader. failed: why others have
+    none; the rest already had the preferred."""
 
     elected: list[TopicPartition] = field(default_factory=list)
     failed: dict[TopicPartition, str] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from kreplog.wire.versions import ApiKey
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """timestamp_ms: of the record there, where it was looked up by time; else -1. leader_epoch: NO_EPOCH: unknown."""
+    """An offset that was looked up. timestamp_ms: of the record there, where it was looked up by time; else -1.
+    leader_epoch: NO_EPOCH: unknown."""
 
     offset: int
     timestamp_ms: int

@@ -36,8 +36,9 @@ class ResetTarget:
 
 
 class PartitionReset(NamedTuple):
-    """committed: the present offset, None without one. offset: the new one. wanted: what was requested, where that is
-    outside of the log and `offset` is its nearest end; else None."""
+    """The change of a committed offset that a plan proposes for one partition. committed: the present offset, None
+    without one. offset: the new one. wanted: what was requested, where that is outside of the log and `offset` is its
+    nearest end; else None."""
 
     committed: int | None
     offset: int

@@ -41,7 +41,8 @@ RETRIABLE = {
 
 
 class QueuedBatch:
-    """base_offset: -1 until it is acknowledged, and where only its sequence is known to have been written."""
+    """An encoded batch of a partition, until it is acknowledged. base_offset: -1 until it is acknowledged, and where
+    only its sequence is known to have been written."""
 
     __slots__ = ("base_offset", "base_sequence", "data", "encoded_at", "in_flight", "log_append_time_ms", "records")
 

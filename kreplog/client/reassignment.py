@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """replicas: old and new ones."""
+    """The replicas of a partition that is being reassigned. replicas: old and new ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]

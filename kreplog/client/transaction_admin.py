@@ -25,7 +25,8 @@ class TransactionOverview(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """start_ms: milliseconds since 1970, -1 where no transaction is open. partitions: to which it has written."""
+    """A transactional id as its coordinator describes it. start_ms: milliseconds since 1970, -1 where no transaction is
+    open. partitions: to which it has written."""
 
     transactional_id: str
     state: str

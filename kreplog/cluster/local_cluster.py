@@ -62,7 +62,8 @@ class ClusterError(KreplogError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """pid, port: 0 for none. controller: it is the controller. registered: it is registered with the store.
+    """A broker of a local cluster and its process. pid, port: 0 for none. controller: it is the controller. registered:
+    it is registered with the store.
 
     state: "serving", "starting" (or stopping: it is running and not registered), "suspended" by a signal, "stopped",
     or "unreadable", which its settings are. `kreplog cluster status` shows "degraded" for a serving broker with offline

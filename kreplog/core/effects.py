@@ -60,7 +60,7 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """high_watermark: the checkpointed one, clamped to [log_start, leo]."""
+    """The answer to an OpenLog. high_watermark: the checkpointed one, clamped to [log_start, leo]."""
 
     state: LogState
     high_watermark: int
@@ -270,15 +270,16 @@ class SubmitRead:
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """Answer: results as of Session.multi. Throws CoordinationError; with ConnectionLossError the outcome is
-    unknown."""
+    """Execute store operations together, all or none. Answer: results as of Session.multi. Throws CoordinationError;
+    with ConnectionLossError the outcome is unknown."""
 
     operations: tuple[StoreOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GetNodes:
-    """Answer: list of Node or None, one for each path. watch: leave a one-shot watch on each (existing or not)."""
+    """Read nodes of the store. Answer: list of Node or None, one for each path. watch: leave a one-shot watch on each
+    (existing or not)."""
 
     paths: tuple[str, ...]
     watch: bool = False
@@ -286,7 +287,8 @@ class GetNodes:
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
-    """Answer: sorted names, or None if there is no such node (the watch is then on its existence)."""
+    """List the children of a node of the store, and leave a watch on them. Answer: sorted names, or None if there is no
+    such node (the watch is then on its existence)."""
 
     path: str
     watch: bool = False
@@ -416,7 +418,7 @@ class SendAddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """Answer: int, milliseconds since 1970."""
+    """Read the wall clock. Answer: int, milliseconds since 1970."""
 
 
 # Effects of one core on the others, and on the process

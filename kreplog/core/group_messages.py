@@ -87,7 +87,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupResponse:
-    """members: of the generation, for its leader alone."""
+    """The response to a JoinGroup: the generation that has begun. members: of the generation, for its leader alone."""
 
     error: ErrorCode
     member_id: str = ""
@@ -101,7 +101,8 @@ class JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """assignments: (member id, assignment), from the leader alone. protocol_type, protocol: None if not given."""
+    """A member's request for its assignment. assignments: (member id, assignment), from the leader alone.
+    protocol_type, protocol: None if not given."""
 
     group_id: str
     generation_id: int
@@ -177,7 +178,8 @@ class CommitPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """generation_id: NO_GENERATION, with member_id "", from outside of the group. retention_ms: -1 for the broker's."""
+    """A commit of offsets by a member, or from outside of the group. generation_id: NO_GENERATION, with member_id "",
+    from outside of the group. retention_ms: -1 for the broker's."""
 
     group_id: str
     generation_id: int
@@ -216,7 +218,7 @@ class TxnOffsetCommitResponse:
 
 
 class OffsetFetchGroup(NamedTuple):
-    """partitions: None for all that have a committed offset."""
+    """The part of an OffsetFetch request for one group. partitions: None for all that have a committed offset."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
@@ -233,8 +235,8 @@ class OffsetFetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffsets:
-    """error: of the group; then offsets has none. An offset is NO_OFFSET where none was committed, and for those that
-    are unstable: UNSTABLE_OFFSET_COMMIT."""
+    """The committed offsets of one group. error: of the group; then offsets has none. An offset is NO_OFFSET where none
+    was committed, and for those that are unstable: UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     error: ErrorCode
@@ -280,7 +282,8 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """state: of the table in kreplog.core.groups.states; "Dead" for a group that does not exist."""
+    """A group in the response to a DescribeGroups. state: of the table in kreplog.core.groups.states; "Dead" for a
+    group that does not exist."""
 
     group_id: str
     error: ErrorCode
@@ -297,7 +300,8 @@ class DescribeGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """states, types: only groups in one of these, in any case of letters; empty for all."""
+    """A request for the groups of a coordinator. states, types: only groups in one of these, in any case of letters;
+    empty for all."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -388,7 +392,7 @@ class GroupMetadata:
 
 
 class OffsetRecord(NamedTuple):
-    """value: None for a tombstone; here and below."""
+    """The record of a committed offset in `__consumer_offsets`. value: None for a tombstone; here and below."""
 
     group_id: str
     partition: TopicPartition

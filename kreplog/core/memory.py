@@ -13,7 +13,8 @@ NO_LIMIT = 1 << 62
 
 
 class MemoryAccount:
-    """limit: in bytes. held: bytes by kind of holder, for metrics; connections and logs have entries of their own."""
+    """An account of memory with a limit. limit: in bytes. held: bytes by kind of holder, for metrics; connections and
+    logs have entries of their own."""
 
     def __init__(self, limit: int = NO_LIMIT) -> None:
         self.limit = limit

@@ -80,8 +80,8 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
-    """error: of the whole request, of which then no part is applied. partitions: the error of each. So for
-    StopReplica."""
+    """A broker's response to a LeaderAndIsr. error: of the whole request, of which then no part is applied. partitions:
+    the error of each. So for StopReplica."""
 
     error: ErrorCode
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
@@ -89,7 +89,8 @@ class LeaderAndIsrResponse:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """leader_epoch: refused if older than the broker's; NO_EPOCH for a topic that is deleted."""
+    """A controller's request that a broker stop a replica. leader_epoch: refused if older than the broker's; NO_EPOCH
+    for a topic that is deleted."""
 
     partition: TopicPartition
     topic_id: str
@@ -143,7 +144,8 @@ class ControlledShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """remaining: partitions that this broker still leads, since no other replica can; it may retry."""
+    """The controller's response to a ControlledShutdown. remaining: partitions that this broker still leads, since no
+    other replica can; it may retry."""
 
     error: ErrorCode
     remaining: tuple[TopicPartition, ...] = ()
@@ -151,10 +153,9 @@ class ControlledShutdownResponse:
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """current_leader_epoch: NO_EPOCH if the client knows none. last_fetched_epoch: of the record before fetch_offset,
-    NO_EPOCH if there is none; by it the leader detects divergence (KIP-595). log_start_offset: the follower's.
-    max_bytes: at least one batch is returned nevertheless.
-    """
+    """One partition of a fetch request. current_leader_epoch: NO_EPOCH if the client knows none. last_fetched_epoch: of
+    the record before fetch_offset, NO_EPOCH if there is none; by it the leader detects divergence (KIP-595).
+    log_start_offset: the follower's. max_bytes: at least one batch is returned nevertheless."""
 
     partition: TopicPartition
     topic_id: str
@@ -167,7 +168,8 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """replica_id: broker id of a follower, CONSUMER or DEBUGGING; broker_epoch: of a follower's registration (KIP-903).
+    """A fetch by a follower or a consumer. replica_id: broker id of a follower, CONSUMER or DEBUGGING; broker_epoch: of
+    a follower's registration (KIP-903).
 
     session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) for none, (0, 0) for a new one; in a
     session `partitions` lists only the changes since the last request, `forgotten` those that left it. isolation_level:
@@ -190,7 +192,8 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """diverging: set if the logs diverge at or before that epoch's end (KIP-595); the other fields then mean nothing.
+    """One partition of a fetch response. diverging: set if the logs diverge at or before that epoch's end (KIP-595);
+    the other fields then mean nothing.
 
     leader, leader_epoch: the current leader, for a client that used a wrong broker or a stale epoch (KIP-951).
     records: encoded batches, bytes-like; b"" for none. topic_id: of the request, since a response names the topic that
@@ -232,7 +235,7 @@ class ProducePartition:
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """acks: 0, 1 or -1 (all in-sync replicas)."""
+    """A request to append batches to partitions. acks: 0, 1 or -1 (all in-sync replicas)."""
 
     acks: int
     timeout_ms: int
@@ -275,8 +278,8 @@ class CoordinatorProduce(ProduceRequest):
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """base_offset: of the first record, for a duplicate too; -1 with an error, unless it was appended all the same and
-    may still be committed."""
+    """One partition of a produce response. base_offset: of the first record, for a duplicate too; -1 with an error,
+    unless it was appended all the same and may still be committed."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -313,7 +316,7 @@ class OffsetsForLeaderEpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """timestamp: LATEST, EARLIEST, or milliseconds."""
+    """One partition of a ListOffsets request. timestamp: LATEST, EARLIEST, or milliseconds."""
 
     partition: TopicPartition
     current_leader_epoch: int
@@ -322,7 +325,8 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
-    """replica_id: CONSUMER or DEBUGGING. isolation_level: with READ_COMMITTED the latest is the last stable offset."""
+    """A request for offsets by timestamp. replica_id: CONSUMER or DEBUGGING. isolation_level: with READ_COMMITTED the
+    latest is the last stable offset."""
 
     partitions: tuple[ListOffsetsPartition, ...]
     replica_id: int = CONSUMER
@@ -331,8 +335,8 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """offset: -1 if no record is as late as the requested timestamp. timestamp: of the record there, in ms, for a
-    request by time; else -1."""
+    """One partition of a ListOffsets response. offset: -1 if no record is as late as the requested timestamp.
+    timestamp: of the record there, in ms, for a request by time; else -1."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -348,7 +352,7 @@ class ListOffsetsResponse:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsPartition:
-    """offset: the first that is retained, or UP_TO_HIGH_WATERMARK."""
+    """One partition of a DeleteRecords request. offset: the first that is retained, or UP_TO_HIGH_WATERMARK."""
 
     partition: TopicPartition
     offset: int
@@ -364,7 +368,8 @@ class DeleteRecordsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """low_watermark: the smallest log start offset of all live replicas; -1 with an error."""
+    """One partition of a DeleteRecords response. low_watermark: the smallest log start offset of all live replicas; -1
+    with an error."""
 
     partition: TopicPartition
     error: ErrorCode

@@ -38,9 +38,9 @@ _RACES = (NodeExistsError, NoNodeError, BadVersionError)
 
 
 class RegistrationState(Enum):
-    """NO_SESSION: wait for a session. REGISTERING: write the node, at once or after a delay. WAITING: another session
-    holds the node. REGISTERED: until the session ends or the node is deleted. STOPPING: the registration is to announce
-    the shutdown. STOPPED: it does, or there is none."""
+    """The states of a broker's registration. NO_SESSION: wait for a session. REGISTERING: write the node, at once or
+    after a delay. WAITING: another session holds the node. REGISTERED: until the session ends or the node is deleted.
+    STOPPING: the registration is to announce the shutdown. STOPPED: it does, or there is none."""
 
     NO_SESSION = "no session"
     REGISTERING = "registering"

@@ -70,7 +70,8 @@ class AddPartitionsToTxnRequest:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnResponse:
-    """coordinator_epoch: of the coordinator that answers a leader, -1 otherwise."""
+    """The response to an AddPartitionsToTxn. coordinator_epoch: of the coordinator that answers a leader, -1
+    otherwise."""
 
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
     coordinator_epoch: int = -1
@@ -93,8 +94,9 @@ class AddOffsetsToTxnResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
-    """bumps_epoch: the producer goes on in another epoch, under which nothing late of this transaction is accepted
-    (KIP-890). new_producer_id: one that nobody has, for a producer whose epochs are used up; else NO_PRODUCER_ID."""
+    """A producer's request to commit or abort its transaction. bumps_epoch: the producer goes on in another epoch,
+    under which nothing late of this transaction is accepted (KIP-890). new_producer_id: one that nobody has, for a
+    producer whose epochs are used up; else NO_PRODUCER_ID."""
 
     transactional_id: str
     producer_id: int
@@ -106,7 +108,8 @@ class EndTxnRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:
-    """producer_id, producer_epoch: with which the producer goes on, of a request that bumps the epoch."""
+    """The response to an EndTxn. producer_id, producer_epoch: with which the producer goes on, of a request that bumps
+    the epoch."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -120,7 +123,8 @@ class DescribeTransactionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTransaction:
-    """state: Kafka's name of it. start_ms: wall-clock time, -1 where no transaction is open."""
+    """A transactional id in the response to a DescribeTransactions. state: Kafka's name of it. start_ms: wall-clock
+    time, -1 where no transaction is open."""
 
     error: ErrorCode
     transactional_id: str
@@ -157,7 +161,7 @@ class ListedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsResponse:
-    """unknown_states: those of the request that are no states."""
+    """The transactional ids of one coordinator. unknown_states: those of the request that are no states."""
 
     error: ErrorCode
     unknown_states: tuple[str, ...] = ()

@@ -15,8 +15,8 @@ TIMEOUT_US = 800 * MS
 
 
 class VirtualControlSender:
-    """put_back: called with the response for the controller. may_send: the process is neither dead nor paused.
-    on_send: called before a request is sent."""
+    """The simulator's sender of control requests. put_back: called with the response for the controller. may_send: the
+    process is neither dead nor paused. on_send: called before a request is sent."""
 
     def __init__(
         self,

@@ -27,8 +27,9 @@ Violate = Callable[[str, str, Event], None]
 
 @dataclass(slots=True)
 class _Commit:
-    """generation: behind the count of the groups that were removed before. fenced: another process had taken over from
-    its static member. invoked, acknowledged: places in the history."""
+    """A commit of an offset that a member has tried. generation: behind the count of the groups that were removed
+    before. fenced: another process had taken over from its static member. invoked, acknowledged: places in the
+    history."""
 
     number: int
     generation: tuple[int, int]

@@ -14,7 +14,8 @@ from kreplog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """at_ms: virtual time. partition, topic_id: in the view of the client or broker that adds the event."""
+    """An entry of a history. at_ms: virtual time. partition, topic_id: in the view of the client or broker that adds
+    the event."""
 
     at_ms: int
     partition: TopicPartition
@@ -113,7 +114,7 @@ class DeletionDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class UncleanElectionDeclared(Event):
-    """Declared: the leader may lack committed records."""
+    """An election after which the leader may lack committed records."""
 
     leader: int
     leader_epoch: int
@@ -121,7 +122,7 @@ class UncleanElectionDeclared(Event):
 
 @dataclass(frozen=True, slots=True)
 class PowerLost(Event):
-    """Declared: a power failure took the records [start, end) from a broker's replica."""
+    """A power failure that took the records [start, end) from a broker's replica."""
 
     broker: int
     start: int
@@ -130,7 +131,7 @@ class PowerLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class GuaranteeViolated(Event):
-    """Declared: the faults exceeded what acks=all survives."""
+    """A declaration that the faults exceeded what acks=all survives."""
 
     reason: str
 
@@ -259,7 +260,7 @@ class StableEnd(TransactionEvent):
 
 @dataclass(slots=True)
 class History:
-    """events: in order. now_ms: virtual time. listener: called with each event at once."""
+    """The events of a run, in order. now_ms: virtual time. listener: called with each event at once."""
 
     now_ms: Callable[[], int]
     events: list[Event] = field(default_factory=list)

@@ -27,7 +27,8 @@ class Batch(NamedTuple):
 
 
 class ScenarioProducer:
-    """acked, refused: values acknowledged and errors received, in order; waiting: batches without a response."""
+    """A producer of a scenario. acked, refused: values acknowledged and errors received, in order; waiting: batches
+    without a response."""
 
     def __init__(self, producer_id: int) -> None:
         self.id = producer_id

@@ -63,7 +63,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """fingerprint: of the course the seed took; digest: of its whole trace, where there is one ("")."""
+    """The outcome of a seed. fingerprint: of the course the seed took; digest: of its whole trace, where there is one
+    ("")."""
 
     seed: int
     violations: tuple[Violation, ...]

@@ -31,8 +31,8 @@ from kreplog.types import (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """at_us: virtual time. actor: a core, a client, the checker, or the source of a fault. partitions: none means
-    all."""
+    """A line of a trace. at_us: virtual time. actor: a core, a client, the checker, or the source of a fault.
+    partitions: none means all."""
 
     at_us: int
     actor: str

@@ -35,8 +35,9 @@ Violate = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class _Transaction:
-    """epoch: of its producer. records: those sent, by value; whether each is acknowledged. fenced: those sent after
-    another producer had begun. wanted: whether its producer tried to commit it. committed: that was acknowledged."""
+    """A transaction as its producer and the readers observed it. epoch: of its producer. records: those sent, by value;
+    whether each is acknowledged. fenced: those sent after another producer had begun. wanted: whether its producer
+    tried to commit it. committed: that was acknowledged."""
 
     name: str
     transactional_id: str

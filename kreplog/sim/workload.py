@@ -63,7 +63,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Answer: None, after `ms`."""
+    """Wait in virtual time. Answer: None, after `ms`."""
 
     ms: int
 
@@ -299,7 +299,8 @@ def producer(
 
 @dataclass(slots=True)
 class _Batch:
-    """answer: of the last attempt, None for none. sent_epoch: the leader epoch in which it was last sent."""
+    """A batch of a producer, until it has an outcome. answer: of the last attempt, None for none. sent_epoch: the
+    leader epoch in which it was last sent."""
 
     invoked: Invoke
     records: Any

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class DeadLetterTopic:
-    """target: a topic that this process has open for writing, or the name of one in the folder of `source`, which is
-    opened for each dead letter, since every worker may have one to append.
+    """The topic that takes the dead letters of a work queue. target: a topic that this process has open for writing, or
+    the name of one in the folder of `source`, which is opened for each dead letter, since every worker may have one to
+    append.
 
     Raises ArgumentTypeError, UsageError (the source itself, or a topic that is open read-only), InvalidTopicError."""
 

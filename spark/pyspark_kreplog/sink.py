@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """name: unique. query_id, batch_id: of a stream's batch, the same whenever it runs again; else None."""
+    """A write to a sink. name: unique. query_id, batch_id: of a stream's batch, the same whenever it runs again; else
+    None."""
 
     name: str
     query_id: str | None = None

@@ -49,7 +49,7 @@ class DumpedBatch:
 
 @dataclass(frozen=True)
 class DumpedRecord:
-    """headers: their names, the tool shows no more of them."""
+    """A record in the output of the tool. headers: their names, the tool shows no more of them."""
 
     offset: int
     timestamp: int

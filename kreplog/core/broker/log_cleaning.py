@@ -16,7 +16,8 @@ Log = TypeVar("Log", bound=Hashable)
 
 
 class CleanerQueue(Generic[Log]):
-    """in_progress: logs being compacted. uncleanable: logs that are set aside, each with the error."""
+    """The order in which a broker's logs are compacted. in_progress: logs being compacted. uncleanable: logs that are
+    set aside, each with the error."""
 
     def __init__(self) -> None:
         self.in_progress: set[Log] = set()

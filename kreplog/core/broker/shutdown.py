@@ -21,7 +21,8 @@ RETRY_MS = 200
 
 
 class ControlledShutdown:
-    """max_wait_ms: maximum from Stopping to Exit. done: Exit has been yielded."""
+    """The state machine of a broker's controlled shutdown. max_wait_ms: maximum from Stopping to Exit. done: Exit has
+    been yielded."""
 
     def __init__(self, broker_id: int, registration: Registration, metadata: MetadataCache, max_wait_ms: int) -> None:
         self.broker_id = broker_id

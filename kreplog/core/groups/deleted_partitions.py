@@ -22,7 +22,7 @@ GROUPS_PER_STEP = 100
 
 
 class DeletedPartitions:
-    """is_led: whether this broker still leads a shard."""
+    """Removes the committed offsets of deleted partitions. is_led: whether this broker still leads a shard."""
 
     def __init__(self, offsets: CommittedOffsets, timers: Timers, is_led: Callable[[GroupShard], bool]) -> None:
         self._offsets = offsets

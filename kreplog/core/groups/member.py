@@ -20,7 +20,7 @@ def _never(now_ms: int) -> Steps[None]:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """instance_id: of a static member. protocols: (name, metadata), the preferred first.
+    """A member of a group. instance_id: of a static member. protocols: (name, metadata), the preferred first.
 
     awaiting_join, awaiting_sync: the request that is answered when the generation begins, or when it has its
     assignment. is_new: it has never been in a generation. session: until when the coordinator must hear of it.

@@ -25,10 +25,10 @@ ACCOUNT = "consumer groups"
 
 
 class GroupShard:
-    """partition: of `__consumer_offsets`. leader_epoch: in which this broker leads it. end: the offset that must be
-    loaded. next_offset: that of the next record to load, -1 for the log start. active: it is loaded. deleted:
-    partitions that were deleted, whose offsets are still to be removed. markers: (producer id, committed, offset) of
-    those that came while it was loading."""
+    """The groups whose records are in one partition. partition: of `__consumer_offsets`. leader_epoch: in which this
+    broker leads it. end: the offset that must be loaded. next_offset: that of the next record to load, -1 for the log
+    start. active: it is loaded. deleted: partitions that were deleted, whose offsets are still to be removed. markers:
+    (producer id, committed, offset) of those that came while it was loading."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int, end: int, memory: MemoryAccount) -> None:
         self.partition = partition

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class GroupTotals:
-    """commits, expirations, deletions: committed offsets that were stored, that retention removed, and that were
-    deleted by request or with their topics. rebalances: generations whose assignment is stored."""
+    """Counters of a coordinator of groups. commits, expirations, deletions: committed offsets that were stored, that
+    retention removed, and that were deleted by request or with their topics. rebalances: generations whose assignment
+    is stored."""
 
     commits: int = 0
     expirations: int = 0

@@ -18,8 +18,9 @@ NO_CONTROLLER = -1
 
 
 class MetadataCache:
-    """brokers: those registered, by id. partitions: the newest states received. controller_id, controller_epoch: -1,
-    none. from_store: brokers and partitions were read from the coordination store, for want of a controller.
+    """A broker's copy of the cluster metadata. brokers: those registered, by id. partitions: the newest states
+    received. controller_id, controller_epoch: -1, none. from_store: brokers and partitions were read from the
+    coordination store, for want of a controller.
 
     Changed by apply(), learn() and read() alone.
     """

@@ -6,10 +6,10 @@ from enum import Enum, auto
 
 
 class PartitionChange(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark moved. DELETED: the log start moved. ROLE: the role or
-    the leader epoch changed. BELOW_MIN_ISR: the ISR has become too small to commit. UNSETTLED: an ISR change has no
-    outcome yet, a replica that has caught up cannot join yet, or the log must be reopened: the partition needs ticks.
-    """
+    """Flags of what changed in a partition. APPENDED: the log end moved. COMMITTED: the high watermark moved. DELETED:
+    the log start moved. ROLE: the role or the leader epoch changed. BELOW_MIN_ISR: the ISR has become too small to
+    commit. UNSETTLED: an ISR change has no outcome yet, a replica that has caught up cannot join yet, or the log must
+    be reopened: the partition needs ticks."""
 
     APPENDED = auto()
     COMMITTED = auto()

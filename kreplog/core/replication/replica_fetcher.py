@@ -122,8 +122,8 @@ class FollowerPartition(Protocol):
 
 
 class _Entry:
-    """listed: in a request since it was added or its delay ended, so that responses are meant for it. not_ready_ms: its
-    next delay if its leader is not ready."""
+    """A partition that a fetcher fetches. listed: in a request since it was added or its delay ended, so that responses
+    are meant for it. not_ready_ms: its next delay if its leader is not ready."""
 
     __slots__ = ("due_ms", "listed", "not_ready_ms", "partition", "state")
 

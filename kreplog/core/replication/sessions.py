@@ -74,7 +74,8 @@ def _moved_on(old: FetchPartition, new: FetchPartition) -> bool:
 
 
 class _Session:
-    """dirty: the partitions to read, those that waited longest first, each with the mark that made it dirty."""
+    """A fetch session as its leader keeps it. dirty: the partitions to read, those that waited longest first, each with
+    the mark that made it dirty."""
 
     __slots__ = ("dirty", "epoch", "held", "id", "marks", "replica_id", "used_ms")
 

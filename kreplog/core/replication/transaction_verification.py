@@ -84,7 +84,8 @@ Refuse = Callable[[UnverifiedBatch, ErrorCode], Steps[None]]
 
 
 class TransactionVerification:
-    """release: appends a batch, and calls `hold` if that still has to be verified. refuse: answers it with an error."""
+    """Holds batches back until the coordinator confirms their transaction. release: appends a batch, and calls `hold`
+    if that still has to be verified. refuse: answers it with an error."""
 
     def __init__(self, metadata: MetadataCache, release: Release, refuse: Refuse) -> None:
         self._metadata = metadata

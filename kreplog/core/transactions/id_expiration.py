@@ -29,8 +29,8 @@ Append = Callable[
 
 
 class IdExpiration:
-    """shards: those of the coordinator. is_led: whether it still leads one. deleted: the step for an id that is no
-    longer there. The rest as in the coordinator."""
+    """Expires transactional ids. shards: those of the coordinator. is_led: whether it still leads one. deleted: the
+    step for an id that is no longer there. The rest as in the coordinator."""
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
 
 
 class MarkerWriter:
-    """complete: the step once every partition has its marker. The rest as in the coordinator."""
+    """Sends the markers of decided transactions until every partition has one. complete: the step once every partition
+    has its marker. The rest as in the coordinator."""
 
     def __init__(
         self,

@@ -52,9 +52,9 @@ class TransactionalId:
 
 
 class TransactionShard:
-    """partition: of `__transaction_state`. leader_epoch: in which this broker leads it, the coordinator epoch of
-    markers. end: the offset that must be loaded. next_offset: that of the next record to load, -1 for the log start.
-    active: it is loaded."""
+    """The transactional ids whose records are in one partition. partition: of `__transaction_state`. leader_epoch: in
+    which this broker leads it, the coordinator epoch of markers. end: the offset that must be loaded. next_offset: that
+    of the next record to load, -1 for the log start. active: it is loaded."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int, end: int, memory: MemoryAccount) -> None:
         self.partition = partition

@@ -127,8 +127,8 @@ async def stored_topic(store: AnySession, name: str) -> nodes.TopicNode:
 
 
 class AdminHandlers:
-    """brokers: returns the live brokers by id. max_broker_partitions: as in BrokerSettings, or fewer. coordinate: has a
-    request handled by this broker's coordinator of transactions."""
+    """Handlers of requests that change the cluster. brokers: returns the live brokers by id. max_broker_partitions: as
+    in BrokerSettings, or fewer. coordinate: has a request handled by this broker's coordinator of transactions."""
 
     def __init__(
         self,

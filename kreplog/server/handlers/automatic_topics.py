@@ -14,8 +14,8 @@ _log = logging.getLogger("kreplog.server")
 
 
 class AutomaticTopics:
-    """enabled: auto.create.topics.enable. create: creates topics with the broker's defaults; returns the error of each.
-    start: starts a task."""
+    """Creates topics on first use. enabled: auto.create.topics.enable. create: creates topics with the broker's
+    defaults; returns the error of each. start: starts a task."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ METADATA_WAIT_S = 2.0
 
 
 class ConfigHandlers:
-    """default: settings of a topic that is created without any."""
+    """Handlers of requests that change settings of topics. default: settings of a topic that is created without any."""
 
     def __init__(self, store: AnySession, topics: TopicViews, default: TopicConfig) -> None:
         self._store = store

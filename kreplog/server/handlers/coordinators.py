@@ -44,7 +44,7 @@ class _Kind:
 
 
 class CoordinatorHandlers:
-    """brokers: returns the live brokers by id."""
+    """Handler of FindCoordinator. brokers: returns the live brokers by id."""
 
     def __init__(
         self,

@@ -44,8 +44,8 @@ large response can be made in a thread."""
 
 
 class MetadataHandlers:
-    """cluster_id: returns the id once it is known. own: returns this broker with its address. missing: the error for a
-    topic that does not exist, see AutomaticTopics."""
+    """Handlers of requests that describe the cluster. cluster_id: returns the id once it is known. own: returns this
+    broker with its address. missing: the error for a topic that does not exist, see AutomaticTopics."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class StoredMetadata:
-    """take: called with the live brokers and the partition states of each successful read."""
+    """Reads metadata from the coordination store. take: called with the live brokers and the partition states of each
+    successful read."""
 
     def __init__(
         self, store: StoreLink, take: Callable[[list[BrokerRegistration], list[PartitionState]], None]

@@ -73,7 +73,8 @@ class Counts:
 
 
 class Traffic:
-    """total: counts of all topics, deleted ones included. topics: counts of each topic with replicas here."""
+    """Counters of records and bytes, in all and by topic. total: counts of all topics, deleted ones included. topics:
+    counts of each topic with replicas here."""
 
     def __init__(self) -> None:
         self.total = Counts()

@@ -23,8 +23,8 @@ _MAX_REQUEST_BYTES = 16 << 10
 
 
 class Exporter:
-    """render: returns the metrics. readiness: whether the broker is ready, and a line about it. address: with the
-    actual port, once `start` has returned."""
+    """An HTTP server of metrics and readiness. render: returns the metrics. readiness: whether the broker is ready, and
+    a line about it. address: with the actual port, once `start` has returned."""
 
     def __init__(
         self, render: Callable[[], Awaitable[bytes]], content_type: str, readiness: Callable[[], tuple[bool, str]]

@@ -51,7 +51,8 @@ MAX_ROWS = 250
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """format: "json" or "text". level: the lowest that is written. max_bytes, backups: of each file."""
+    """Settings of a broker's log files. format: "json" or "text". level: the lowest that is written. max_bytes,
+    backups: of each file."""
 
     format: str = "json"
     level: str = "info"

@@ -24,7 +24,7 @@ LISTED_S = 5.0
 
 
 class RecentlyFailedBrokers:
-    """now: returns monotonic seconds."""
+    """The brokers that have failed in the last seconds. now: returns monotonic seconds."""
 
     def __init__(self, metadata: MetadataCache, now: Callable[[], float]) -> None:
         self._metadata = metadata

@@ -68,7 +68,8 @@ def make_store(coordination: str) -> CoordinationStore:
 
 
 class StoreLink:
-    """on_session: called with the id of every new session. on_lost: called when one has ended; both on the event loop.
+    """A broker's connection to the coordination store. on_session: called with the id of every new session. on_lost:
+    called when one has ended; both on the event loop.
 
     All methods but `abandon` are for the event loop alone.
     """

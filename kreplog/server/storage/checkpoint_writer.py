@@ -19,7 +19,7 @@ CLOSING_THREADS = 8
 
 
 class CheckpointWriter:
-    """fail: called with a directory that cannot be written, and the error."""
+    """Writes checkpoint files. fail: called with a directory that cannot be written, and the error."""
 
     def __init__(
         self, hosted: HostedReplicas, pool: Executor, fail: Callable[[DataDirectory, Exception], None]

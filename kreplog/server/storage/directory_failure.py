@@ -20,7 +20,7 @@ _log = logging.getLogger("kreplog.server")
 
 
 class DirectoryFailureHandler:
-    """put: takes a LogFailed event for each replica of a failed directory."""
+    """Takes failed log directories offline. put: takes a LogFailed event for each replica of a failed directory."""
 
     def __init__(self, hosted: HostedReplicas, put: Callable[[LogFailed], None]) -> None:
         self._hosted = hosted

@@ -31,8 +31,8 @@ MAX_CONCURRENT_SYNCS = 4
 
 
 class Flusher:
-    """replicas: those that are open. put: takes the Flushed events. fail: called with a directory in which an fsync
-    failed, and the error. All on the event loop."""
+    """Schedules fsyncs. replicas: those that are open. put: takes the Flushed events. fail: called with a directory in
+    which an fsync failed, and the error. All on the event loop."""
 
     def __init__(
         self,

@@ -35,8 +35,9 @@ THREADS = 2
 
 
 class GroupLogs:
-    """append: takes a produce for the replication core. put: takes the coordinator's events, on the event loop. codec:
-    the module that encodes and decodes its records. threads: the name of those that read."""
+    """Appends to and reads the logs of a coordinator. append: takes a produce for the replication core. put: takes the
+    coordinator's events, on the event loop. codec: the module that encodes and decodes its records. threads: the name
+    of those that read."""
 
     def __init__(
         self,

@@ -36,8 +36,8 @@ _log = logging.getLogger("kreplog.server")
 
 
 class HostedReplicas:
-    """config: of every log, before its topic's settings apply. files: limits the number of replicas. memory: charged
-    for idempotent producers. stray_retention_ms: log.stray.retention.ms, -1 for ever.
+    """The replicas of one broker. config: of every log, before its topic's settings apply. files: limits the number of
+    replicas. memory: charged for idempotent producers. stray_retention_ms: log.stray.retention.ms, -1 for ever.
 
     complete: every configured log directory could be opened. If not, a replica that is on no directory may be on the
     missing one, so none is created. busy_strays: strays whose log a thread still uses.

@@ -47,8 +47,8 @@ class CleanerStatistics:
 
 
 class LogCleaner:
-    """log_failed: called with the partition and the error of a log that refuses writes. note_sealed: called with a
-    replica whose active segment may have been rolled. All on the event loop."""
+    """Compacts logs in threads. log_failed: called with the partition and the error of a log that refuses writes.
+    note_sealed: called with a replica whose active segment may have been rolled. All on the event loop."""
 
     def __init__(
         self,

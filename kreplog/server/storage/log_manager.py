@@ -68,8 +68,9 @@ MAX_HELD_FILES = 32
 
 
 class LogManager:
-    """hosted: the broker's replicas, loaded. put: takes the events Flushed, OffsetFound and LogFailed, on the event
-    loop. pool: threads for fsyncs and checkpoints. cleaner: without effect unless it is run."""
+    """Carries out the replication core's effects on logs. hosted: the broker's replicas, loaded. put: takes the events
+    Flushed, OffsetFound and LogFailed, on the event loop. pool: threads for fsyncs and checkpoints. cleaner: without
+    effect unless it is run."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """limit: maximum of open files of the process."""
+    """The broker's budget of open files. limit: maximum of open files of the process."""
 
     limit: int = UNLIMITED
 

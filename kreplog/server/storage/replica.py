@@ -16,10 +16,11 @@ NO_FLUSH_MS = 2**63 - 1
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """flushing: a thread fsyncs the log for a Flush effect. threads: number of other threads that sync or read its
-    files, or are about to. removed: deleted, or renamed as a stray; `on_released` is called once no thread uses the
-    log. producers: number of idempotent producers that are charged to the memory account. flush_ms: its topic's
-    flush.ms. flush_timer: runs while there are records that it is for."""
+    """The log of a partition on this broker, and its use by threads. flushing: a thread fsyncs the log for a Flush
+    effect. threads: number of other threads that sync or read its files, or are about to. removed: deleted, or renamed
+    as a stray; `on_released` is called once no thread uses the log. producers: number of idempotent producers that are
+    charged to the memory account. flush_ms: its topic's flush.ms. flush_timer: runs while there are records that it is
+    for."""
 
     directory: DataDirectory
     topic_id: str

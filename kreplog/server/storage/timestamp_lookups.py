@@ -24,7 +24,7 @@ THREADS = 2
 
 
 class TimestampLookups:
-    """put: takes an OffsetFound event for each lookup, on the event loop."""
+    """Looks up offsets by timestamp in threads. put: takes an OffsetFound event for each lookup, on the event loop."""
 
     def __init__(self, put: Callable[[OffsetFound], None]) -> None:
         self._put = put

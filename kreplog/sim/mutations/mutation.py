@@ -12,7 +12,8 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """description: the wrong rule in one line, with the flaw that it brings back. make: returns the patches.
+    """A wrong rule, which the checkers are to find. description: the wrong rule in one line, with the flaw that it
+    brings back. make: returns the patches.
 
     harmless: it costs elections and time, and violates no guarantee.
     """

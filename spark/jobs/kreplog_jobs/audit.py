@@ -78,8 +78,9 @@ class Finding(NamedTuple):
 
 @dataclass
 class Plan:
-    """tasks: of all ranges and replicas to compare. findings: faults that show before a batch is read. single:
-    partitions with a replica in one directory alone. below_start: offsets that not all replicas still have."""
+    """What an audit compares, and what it has found already. tasks: of all ranges and replicas to compare. findings:
+    faults that show before a batch is read. single: partitions with a replica in one directory alone. below_start:
+    offsets that not all replicas still have."""
 
     partitions: int = 0
     tasks: list[Task] = field(default_factory=list)

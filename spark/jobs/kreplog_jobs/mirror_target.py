@@ -40,7 +40,8 @@ _RECORD = ["timestamp", "key", "value", "headers"]
 
 @dataclass(frozen=True, slots=True)
 class TargetPartition:
-    """topic_id: None for a topic without an id. empty: whether it has no record."""
+    """A partition of the target, as it is before the mirror writes. topic_id: None for a topic without an id. empty:
+    whether it has no record."""
 
     topic_id: str | None
     empty: bool
@@ -214,7 +215,8 @@ class BrokersTarget:
 
 
 class _MirroredPartition:
-    """start: the first target offset, which an offset translates to where no better is known."""
+    """A source partition and its target. start: the first target offset, which an offset translates to where no better
+    is known."""
 
     def __init__(self, producer: Producer, partition: TopicPartition, topic_id: str | None, start: int) -> None:
         self.topic_id = topic_id

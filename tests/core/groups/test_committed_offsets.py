@@ -308,7 +308,7 @@ def test_there_is_no_coordinator_without_the_topic() -> None:
 
 
 class TestDeletedTopics:
-    """Source: Kafka, GroupCoordinator.handleDeletedPartitions."""
+    """Committed offsets of topics that are deleted. Source: Kafka, GroupCoordinator.handleDeletedPartitions."""
 
     def test_their_offsets_are_removed_and_others_stay(self, shell: GroupShell) -> None:
         shell.commit_offset(5)

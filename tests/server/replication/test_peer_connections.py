@@ -19,7 +19,7 @@ Heard = PeerConnected | PeerDisconnected | PeerUnreachable
 
 
 class World:
-    """hung_up: ids of the brokers that have closed a connection."""
+    """Brokers and their connections. hung_up: ids of the brokers that have closed a connection."""
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []

@@ -40,8 +40,9 @@ WITHIN_S = 180.0
 
 @dataclass(frozen=True)
 class Settings:
-    """local: a directory that is another disk on each host. shared: one that all hosts share. victim: the host whose
-    Spark is killed whenever a task there says that it has arrived. log_dir: of the broker on each of replica_hosts."""
+    """Settings of the program. local: a directory that is another disk on each host. shared: one that all hosts share.
+    victim: the host whose Spark is killed whenever a task there says that it has arrived. log_dir: of the broker on
+    each of replica_hosts."""
 
     bootstrap: str
     master: str

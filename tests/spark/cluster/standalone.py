@@ -19,7 +19,8 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Standalone:
-    """home: SPARK_HOME. python: of the workers. scratch: of each, on its own disk. logs: a directory of this host."""
+    """A master and workers of Spark standalone. home: SPARK_HOME. python: of the workers. scratch: of each, on its own
+    disk. logs: a directory of this host."""
 
     def __init__(self, home: Path, python: Path, scratch: Path, logs: Path, java_home: str | None) -> None:
         self._home = home
