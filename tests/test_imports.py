@@ -1,4 +1,4 @@
-"""Imports run one way: the arrows allowed between the parts of kreplog, and nothing else.
+"""Imports run one way: the arrows allowed between the parts of kreplog, which ARCHITECTURE.md shows, and no others.
 
 Every .py and .pyi is read through its syntax tree; .pyx and .pxd, which Python cannot parse, line by line. Arrows count
 wherever they stand: at the top of a module, inside a function, or under TYPE_CHECKING.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -247,6 +247,84 @@ def test_imports_run_one_way() -> None:
 
 def test_no_arrow_is_allowed_that_no_import_needs() -> None:
     assert unused_arrows(source_files()) == []
+
+
+Row = tuple[str, ...]
+"""The parts in the first column of a row of ARCHITECTURE.md's map."""
+
+
+def part_named(name: str) -> str:
+    """The part that ARCHITECTURE.md names: `core/messages.py` is kreplog.core.messages."""
+    pieces = name.removesuffix(".py").removesuffix("/__init__").split("/")
+    if pieces[0] == "spark" or pieces[0] in SOURCES:
+        return ".".join([pieces[-1]] if pieces[0] == "spark" else pieces)
+    return ".".join(["kreplog", *pieces])
+
+
+def table_of(text: str) -> dict[Row, set[str]]:
+    """The rows of ARCHITECTURE.md's map, and the names in the last column; rows without one are inside other parts."""
+    rows: dict[Row, set[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith(("| `kreplog", "| `spark")) and len(cells) == 3 and cells[2]:
+            used = set() if cells[2] == "nothing else" else set(cells[2].replace("`", "").split(", "))
+            rows[tuple(part_named(name) for name in re.findall("`([^`]+)`", cells[0]))] = used
+    return rows
+
+
+def row_of(part: str, rows: Iterable[Row]) -> Row:
+    """The row that `part` is in, by the longest name that fits; () for none."""
+    fits = {
+        name: row for row in rows for name in row if part == name or (part.startswith(name + ".") and name != "kreplog")
+    }
+    return fits[max(fits, key=len)] if fits else ()
+
+
+def differences(rows: dict[Row, set[str]]) -> list[str]:
+    """Arrows that ALLOWED has and the map lacks, and the other way round.
+
+    `core` stands for the modules of that row, `core/*` for all rows below it, too. Arrows within a row are left out."""
+    allowed: dict[Row, set[str]] = {row: set() for row in rows}
+    for source, parts in ALLOWED.items():
+        if source not in EVERYWHERE:
+            allowed.setdefault(row_of(source, rows), set()).update(parts - EVERYWHERE)
+    found = []
+    for row, parts in allowed.items():
+        covered: set[str] = set()
+        for name in rows.get(row, ()):
+            part = part_named(name.removesuffix("/*"))
+            below = {other for (other, *_) in rows if name.endswith("/*") and other.startswith(part + ".")}
+            found += [f"{row[0]}: {name}, and no arrow to {each}" for each in sorted({part, *below} - parts)]
+            covered |= {each for each in parts if each == part or {part, *below}.intersection(row_of(each, rows))}
+        found += [
+            f"{'/'.join(row) or 'no row'}: no {part}" for part in sorted(parts - covered) if row_of(part, rows) != row
+        ]
+    return found
+
+
+def test_the_map_shows_the_arrows_that_are_allowed() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert differences(table_of(text)) == []
+    (everywhere,) = re.findall(r"(`errors`.*) may be used everywhere", text)
+    assert {part_named(name) for name in re.findall("`([^`]+)`", everywhere)} == EVERYWHERE
+
+
+@pytest.mark.parametrize(
+    ("row", "used", "found"),
+    [
+        ("kreplog.wire", {"_native", "core"}, ["kreplog.wire: core, and no arrow to kreplog.core"]),
+        (
+            "kreplog.sim",
+            {"core/*", "coord/memory.py", "managed_log", "wire/group_records.py"},
+            ["kreplog.sim: no kreplog.wire.transaction_records"],
+        ),
+        ("kreplog.codecs", {"log"}, ["kreplog.codecs: log, and no arrow to kreplog.log"]),
+        ("kreplog.server", {"core/*", "coord", "managed_log"}, ["kreplog.server: no kreplog.wire"]),
+    ],
+)
+def test_a_map_that_differs_is_found(row: str, used: set[str], found: list[str]) -> None:
+    rows = table_of((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert set(found) <= set(differences(rows | {(row,): used}))
 
 
 PURE = {

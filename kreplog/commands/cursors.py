@@ -25,7 +25,7 @@ CursorName = Annotated[str, typer.Argument(metavar="CURSOR", help="Name of the c
 @app.command("list")
 def list_cursors(path: TopicPath, as_json: AsJson = False) -> None:
     """List cursors, work queues and the consumer groups of a broker: committed offset, high watermark and lag of each
-    partition. The lag of a work queue is without what is done beyond the committed offset."""
+    partition. Records that a work queue has acknowledged beyond the committed offset are not part of its lag."""
     with kreplog.Topic.open(path, read_only=True) as topic:
         offsets, lags = topic.offsets(), topic.lags()
         rows = [

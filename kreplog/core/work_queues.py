@@ -48,7 +48,7 @@ class WorkQueueConfig:
 
 
 def check_int(name: str, value: int, least: int, most: int) -> None:
-    """Raises UsageError, ArgumentTypeError for what is no int of [least, most]."""
+    """Raises UsageError, ArgumentTypeError unless value is an int of [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name} is an int, not {type(value).__name__}")
     if not least <= value <= most:
@@ -79,8 +79,8 @@ class QueuePartition:
     A record that is done stays until its commit ends: `committed` removes it, `commit_failed` makes it due again."""
 
     def __init__(self, start: int, metadata: str, config: WorkQueueConfig) -> None:
-        """start, metadata: as committed; metadata of anything else than a work queue counts as none. Raises
-        ValueError for what begins as a work queue's and is none of this version."""
+        """start, metadata: as committed; metadata that no work queue wrote is ignored. Raises ValueError for a work
+        queue's metadata that is damaged or of another version."""
         self.end_offset = start
         self._config = config
         self._records: dict[int, _InFlight] = {}  # by offset, in their order

@@ -63,7 +63,7 @@ class Decoding:
 
 
 def check_on_error(on_error: OnError) -> None:
-    """Raises UsageError, ArgumentTypeError for what is none."""
+    """Raises UsageError, ArgumentTypeError unless on_error is 'raise', 'skip' or callable."""
     if isinstance(on_error, str):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error is 'raise', 'skip' or a function, not {on_error!r}")

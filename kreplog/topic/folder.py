@@ -94,7 +94,7 @@ class TopicFolder:
         make_directory(self.folder, config.directory_group)
         self._lock = TopicLock(self.folder, self.topic)
         try:
-            self._settle(partitions)
+            self._create_or_complete(partitions)
         except BaseException:
             self._lock.release()
             raise
@@ -122,8 +122,8 @@ class TopicFolder:
             raise error_of("cannot list", self.folder, error) from error
         return {number for number in found if number <= MAX_PARTITION}
 
-    def _settle(self, partitions: int | None) -> None:
-        """Find or create the topic, and complete what was broken off."""
+    def _create_or_complete(self, partitions: int | None) -> None:
+        """Create the topic if it does not exist, or complete a creation or add_partitions that was interrupted."""
         content = read_topic_file(self._file_path)
         found = self._listed()
         settled = self._adopted(found) if content is None else self._compared(content, found)
@@ -146,14 +146,14 @@ class TopicFolder:
             )
 
     def _adopted(self, found: set[int]) -> TopicFile | None:
-        """A topic without a topic file, as brokers and single logs leave it."""
+        """The topic file for partitions that brokers or single logs have made without one; None without partitions."""
         if not found:
             return None
         self._require(found, max(found) + 1)
         return TopicFile(self._stored_id(found) or _new_id(), len(found), len(found))
 
     def _compared(self, content: TopicFile, found: set[int]) -> TopicFile:
-        """The topic file, as a broker that had the folder meanwhile may have left its partitions."""
+        """The topic file, brought up to date: a broker may have added partitions, or created the topic anew."""
         self._require(found, content.created)
         if found and max(found) >= content.partitions:
             self._require(found, max(found) + 1)

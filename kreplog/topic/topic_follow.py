@@ -169,7 +169,7 @@ class TopicFollow(Generic[T]):
 
 
 def check_max_records(max_records: int) -> None:
-    """Raises ArgumentTypeError, UsageError for what is no number of records of a batch."""
+    """Raises ArgumentTypeError, UsageError unless max_records is an int of at least 1."""
     if isinstance(max_records, bool) or not isinstance(max_records, int):
         raise ArgumentTypeError(f"max_records is an int, not {type(max_records).__name__}")
     if max_records < 1:

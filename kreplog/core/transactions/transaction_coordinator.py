@@ -545,7 +545,7 @@ class TransactionCoordinator:
         yield from self._append(shard, transaction, wanted, completed)
 
     def _fire(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
-        """Its deadline has passed: its time is over, or markers are to be written again."""
+        """The deadline of a transaction has passed: abort it if it is open, send its markers again if it is decided."""
         if not self._is_led(shard):
             return
         if transaction.pending:
@@ -553,7 +553,7 @@ class TransactionCoordinator:
         elif transaction.state in DECIDED:
             yield from self._markers.send(shard, transaction, now_ms)
         elif transaction.state is _S.ONGOING:
-            yield StateChange("info", f"transaction {transaction.transactional_id} is aborted: its time is over")
+            yield StateChange("info", f"transaction {transaction.transactional_id} is aborted: its timeout has passed")
             wall_ms: int = yield WallClock()
             yield from self._abort(shard, transaction, wall_ms, now_ms)
 
