@@ -39,9 +39,17 @@ def replica_sizes(
 
 def offline_directories(admin: AdminClient, broker_ids: Iterable[int]) -> dict[int, list[str]]:
     """Offline log directories by broker id; without the brokers that do not respond."""
+    return _directories(admin, broker_ids, ErrorCode.KAFKA_STORAGE_ERROR)
 
+
+def online_directories(admin: AdminClient, broker_ids: Iterable[int]) -> dict[int, list[str]]:
+    """Absolute paths of the log directories in use, by broker id; without the brokers that do not respond."""
+    return _directories(admin, broker_ids, ErrorCode.NONE)
+
+
+def _directories(admin: AdminClient, broker_ids: Iterable[int], error_code: ErrorCode) -> dict[int, list[str]]:
     async def describe(_: int, client: BrokerClient) -> list[str]:
         response = await client.request(ApiKey.DESCRIBE_LOG_DIRS, VERSION, topics=[])
-        return [result.log_dir for result in response.results if result.error_code == ErrorCode.KAFKA_STORAGE_ERROR]
+        return [result.log_dir for result in response.results if result.error_code == error_code]
 
     return admin.request_each(broker_ids, describe)

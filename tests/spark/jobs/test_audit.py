@@ -18,7 +18,8 @@ from flights.source import TOPIC
 from kreplog._native.crc32c import crc32c
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from kreplog_jobs import audit
+from kreplog_jobs import audit, audit_plan
+from kreplog_jobs.on_hosts import LogDirectory, Run
 from tests.integration.clusters import admin_of, eventually, kill, running
 
 pytestmark = pytest.mark.spark
@@ -203,19 +204,19 @@ def test_replicas_that_are_missing_by_their_topic_or_by_metadata(tmp_path: Path)
         for partition in partitions:
             with kreplog.Log.open(tmp_path / str(broker) / f"t-{partition}") as log:
                 log.append(b"x")
-    directories = [(broker, tmp_path / str(broker)) for broker in (1, 2, 3)]
-    (finding,) = audit.plan(directories, None).findings
-    assert (finding.topic_partition, finding.broker) == ("t-2", audit.ANY_BROKER)
+    directories = [LogDirectory(broker, str(tmp_path / str(broker))) for broker in (1, 2, 3)]
+    (finding,) = audit_plan.plan(directories, None).findings
+    assert (finding.topic_partition, finding.broker) == ("t-2", audit_plan.ANY_BROKER)
     assert "it is missing on 2 of brokers 1, 2, 3" in finding.fault
     places = {0: (1, 3), 1: (2, 1), 2: (3, 1), 3: (1, 2, 4), 4: (4, 5)}
     assigned = {TopicPartition("t", partition): brokers for partition, brokers in places.items()}
     assert {
-        (finding.topic_partition, finding.broker) for finding in audit.plan(directories, None, assigned).findings
+        (finding.topic_partition, finding.broker) for finding in audit_plan.plan(directories, None, assigned).findings
     } == {
         *(("t-2", 3), ("t-2", 1)),
     }
     assigned[TopicPartition("t", 0)] = (1, 2, 3)
-    (finding, *_) = audit.plan(directories, ["t"], assigned).findings
+    (finding, *_) = audit_plan.plan(directories, ["t"], assigned).findings
     assert (finding.topic_partition, finding.broker, finding.fault[:21]) == ("t-0", 2, "its replica is missin")
 
 
@@ -263,10 +264,10 @@ def test_a_range_that_retention_deletes_after_it_was_compared(
             log.append_many([b"x" if broker == 1 else b"y"] * 10, timestamps_ms=[1] * 10)
     right = audit.judge
 
-    def late(spark: SparkSession, results: Any) -> Any:
+    def late(run: Run, results: Any) -> Any:
         with kreplog.Log.open(tmp_path / "broker-1" / "data" / "t-0") as log:
             log.delete_records_before(10)
-        return right(spark, results)
+        return right(run, results)
 
     monkeypatch.setattr(audit, "judge", late)
     findings = audited(capsys, 1, cluster=tmp_path)["findings"]
