@@ -25,7 +25,7 @@ import asyncio
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,10 @@ def main(
         with job.progress(spark, "audit"):
             planned = planned or plan(directories, topics, assigned, run)
             results = run(check, planned.tasks)
-            findings = sorted([*planned.findings, *judge(run, results)])
+            findings = [*planned.findings, *judge(run, results)]
+    if not cluster and not replicas:
+        findings += _not_responding(assigned or {}, {directory.broker for directory in directories})
+    findings.sort()
     records = sum(result.records for result in results)
     deleted = sum(result.digest is None and result.damage is None for result in results)
     if as_json:
@@ -143,22 +146,15 @@ def log_directories(cluster: Path | None, replicas: Sequence[str], bootstrap: st
 
 
 def log_directories_of(bootstrap: str) -> list[LogDirectory]:
-    """The log directories of all live brokers, on the hosts of their listeners. Raises UnreachableError; ImportError
-    without the packages of kreplog[cluster], which `connect` names."""
+    """The log directories of all brokers that respond, on the hosts of their listeners. Raises UnreachableError, and
+    ImportError without the packages of kreplog[cluster], which `connect` names."""
     from kreplog.client.admin_client import AdminClient
-    from kreplog.client.bootstrap import UnreachableError
     from kreplog.client.log_dirs import online_directories
 
     with asyncio.Runner() as runner:
         admin = AdminClient(runner, bootstrap.split(","))
         admin.metadata([])
         found = online_directories(admin, admin.live)
-    silent = sorted(admin.live.keys() - found.keys())
-    if silent:
-        raise UnreachableError(
-            f"brokers {', '.join(map(str, silent))} do not respond at "
-            f"{', '.join(admin.live[broker][0] for broker in silent)}: name the log directories by --replicas"
-        )
     return [
         LogDirectory(broker, path, admin.live[broker][0]) for broker, paths in sorted(found.items()) for path in paths
     ]
@@ -178,6 +174,15 @@ def assigned_by(bootstrap: str | None, topics: Sequence[str] | None) -> dict[Top
             place: known for topic in topics or consumer.topics() for place, known in consumer.partitions(topic).items()
         }
     return {place: known.replicas for place, known in found.items()}
+
+
+def _not_responding(assigned: Mapping[TopicPartition, Sequence[int]], responding: Collection[int]) -> list[Finding]:
+    return [
+        Finding(str(place), 0, broker, "its replica is not compared: the broker does not respond")
+        for place, brokers in assigned.items()
+        for broker in brokers
+        if broker not in responding
+    ]
 
 
 def judge(run: Run, results: Sequence[Result]) -> list[Finding]:

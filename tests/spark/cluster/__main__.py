@@ -147,6 +147,7 @@ class Run:
             self._command(Path(__file__).with_name("driver.py"), json.dumps(dataclasses.asdict(self._settings())))
         self._check_disks()
         self._export()
+        self._audit()
 
     def _settings(self) -> Settings:
         shared, local = str(self._network.shared), str(self._network.local)
@@ -232,6 +233,28 @@ class Run:
         (error,) = re.findall("error: (.*is not shared.*)", (self._logs / "driver.log").read_text())
         print(
             f"Job export, an output that is not shared: nothing is exported, and the error is\n    {error}", flush=True
+        )
+
+    def _audit(self) -> None:
+        """Of replicas on two disks that no host shares: that they are equal, and then a byte that was changed."""
+        job = ("-m", "kreplog_jobs.audit", "--bootstrap", self._cluster.bootstrap(), "--subscribe", TOPIC)
+        job = (*job, "--master", self._spark.url, "--json")
+        report = json.loads(self._command(*job))
+        wanted = {"partitions": PARTITIONS, "records": len(BROKERS) * self._rows, "findings": []}
+        found = {name: report[name] for name in wanted}
+        check(found == wanted, f"audit: found {found}, not {wanted}")
+        changed, name = max(BROKERS), f"{TOPIC}-0"
+        (segment, *_) = sorted((self._network.disks / BROKERS[changed] / self._data.name / name).glob("*.log"))
+        with segment.open("r+b") as file:
+            file.seek(100)
+            byte = file.read(1)
+            file.seek(100)
+            file.write(bytes([byte[0] ^ 1]))
+        report = json.loads(self._command(*job, status=1))
+        faults = [(finding["topic_partition"], finding["offset"], finding["broker"]) for finding in report["findings"]]
+        check(faults == [(name, 0, changed)], f"audit: found {report['findings']}, and not a changed byte of {name}")
+        print(
+            "Job audit: replicas on disks that no host shares are equal, each read on its host; a changed byte is named"
         )
 
 

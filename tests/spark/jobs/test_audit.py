@@ -237,6 +237,8 @@ def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
             return int(report["records"])
 
         eventually(lambda: compared() == 3000, "not all records were compared")
+        by_brokers: dict[str, Any] = {"subscribe": "t", "bootstrap": cluster.bootstrap()}
+        assert audited(capsys, 0, **by_brokers)["records"] == 3000
         lost, data = cluster.brokers[1], cluster.home(cluster.brokers[1]) / "data"
         kill(cluster, lost)
         for path in data.glob("t-*"):
@@ -245,6 +247,14 @@ def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
         assert {(finding["topic_partition"], finding["broker"]) for finding in findings} == {
             ("t-0", lost),
             ("t-1", lost),
+        }
+        findings = audited(capsys, 1, **by_brokers)["findings"]
+        assert [(finding["topic_partition"], finding["broker"]) for finding in findings] == [
+            ("t-0", lost),
+            ("t-1", lost),
+        ]
+        assert {finding["fault"] for finding in findings} == {
+            "its replica is not compared: the broker does not respond"
         }
         producer.close()
 
@@ -272,6 +282,19 @@ def test_a_range_that_retention_deletes_after_it_was_compared(
     monkeypatch.setattr(audit, "judge", late)
     findings = audited(capsys, 1, cluster=tmp_path)["findings"]
     assert {finding["broker"] for finding in findings} == {1, 2}
+
+
+def test_directories_with_hosts() -> None:
+    named = ["1=host-1:/srv/data", "2=[fd00::2]:/srv/data", "10=10.0.0.3:/srv/a:b=c", "3=host-1:data", "4=./host:/data"]
+    found = [*audit.log_directories(None, named[:3], None)]
+    assert found == [
+        LogDirectory(1, "/srv/data", "host-1"),
+        LogDirectory(2, "/srv/data", "[fd00::2]"),
+        LogDirectory(10, "/srv/a:b=c", "10.0.0.3"),
+    ]
+    for text in named[3:]:  # without a slash after the colon, or with one before it, it is a name of this host
+        with pytest.raises(UsageError, match=f"{text[2:]} is no directory"):
+            audit.log_directories(None, [text], None)
 
 
 def test_what_to_audit_must_be_there(tmp_path: Path) -> None:
