@@ -237,8 +237,8 @@ class Run:
 
     def _audit(self) -> None:
         """Of replicas on two disks that no host shares: that they are equal, and then a byte that was changed."""
-        job = ("-m", "kreplog_jobs.audit", "--bootstrap", self._cluster.bootstrap(), "--subscribe", TOPIC)
-        job = (*job, "--master", self._spark.url, "--json")
+        brokers = ("--bootstrap", self._cluster.bootstrap(), "--subscribe", TOPIC)
+        job = ("-m", "kreplog_jobs.audit", *brokers, "--master", self._spark.url, "--json")
         report = json.loads(self._command(*job))
         wanted = {"partitions": PARTITIONS, "records": len(BROKERS) * self._rows, "findings": []}
         found = {name: report[name] for name in wanted}
