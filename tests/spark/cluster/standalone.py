@@ -64,7 +64,7 @@ class Standalone:
     def _answers(self) -> bool:
         try:
             self._state()
-        except OSError:
+        except (OSError, ValueError):  # the web server listens before it has the page, which is then empty
             return False
         return True
 
