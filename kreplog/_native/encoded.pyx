@@ -217,16 +217,7 @@ cdef int assign_offsets(
     totals.max_timestamp = totals.transactional = -1
     while at < length:
         p = log.builder.buffer + at
-        code = check(log, p, length - at, &h)
-        if code == BATCH_OK and (h.attributes & barred or h.attributes & TRANSACTIONAL and h.producer_id < 0):
-            code = BAD_ATTRIBUTES
-        if code == BATCH_OK and bounded and batch_size(&h) > log.segment_bytes:
-            raise RecordBatchTooLargeError(
-                f"{log.name}: a batch of {batch_size(&h)} bytes does not fit in a segment of {log.segment_bytes}; "
-                "nothing was written: send smaller batches, or raise segment.bytes", partition=log.name,
-            )
-        if code == BATCH_OK and h.record_count == 0:
-            raise UsageError(f"{log.name}: a producer's batch holds at least one record")
+        code = check_produced(log, p, length - at, barred, bounded, &h)
         if prechecked is not None:
             batch_max = <int64_t> prechecked.max_timestamps[count]
         elif code == BATCH_OK:
@@ -254,6 +245,29 @@ cdef int assign_offsets(
         if h.producer_id >= 0 and (count > 1 or at < length):
             raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
     return 0
+
+
+cdef int check_produced(
+    SegmentedLog log, const uint8_t* p, Py_ssize_t available, int barred, bint bounded, BatchHeader* h
+) except 1:
+    """Read and check the header and the CRC of a producer's batch; BATCH_OK, or the code of what is wrong with it.
+
+    barred: attributes that it must not have. bounded: whether it has to fit in a segment.
+    Raises RecordTooLargeError, RecordBatchTooLargeError, UsageError.
+    """
+    cdef int code = check(log, p, available, h)
+    if code != BATCH_OK:
+        return code
+    if h.attributes & barred or h.attributes & TRANSACTIONAL and h.producer_id < 0:
+        return BAD_ATTRIBUTES
+    if bounded and batch_size(h) > log.segment_bytes:
+        raise RecordBatchTooLargeError(
+            f"{log.name}: a batch of {batch_size(h)} bytes does not fit in a segment of {log.segment_bytes}; "
+            "nothing was written: send smaller batches, or raise segment.bytes", partition=log.name,
+        )
+    if h.record_count == 0:
+        raise UsageError(f"{log.name}: a producer's batch holds at least one record")
+    return BATCH_OK
 
 
 cdef int refuse_timestamps(SegmentedLog log, int64_t earliest, int64_t latest, int64_t now) except -1:
