@@ -80,6 +80,13 @@ def test_results_that_differ_are_found() -> None:
         results.compare("Parquet", expected, expected.iloc[1:])
 
 
+def test_windows_are_counted_while_a_partition_is_made(tmp_path: Path) -> None:
+    with kreplog.Log.open(tmp_path / "departures-0") as log:
+        log.append_many([b"1", b"2"])
+    (tmp_path / "departures-1").mkdir()
+    assert results.count_of_topic(tmp_path) == 2
+
+
 def test_the_error_of_a_job_is_found_in_its_output() -> None:
     output = "INFO\njava.io.IOException: gone\n\tat a.b(C)\nx.StreamingQueryException: failed\nState: RUNNABLE\n"
     assert stream_process.error_of(output) == "x.StreamingQueryException: failed"
