@@ -205,10 +205,7 @@ class Broker:
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )
-        after = partial(self._after_step, self.manager)
-        self.replicas = SyncCoreRunner(
-            "replicas", self.manager, self._apply, self._core_failed, self.store.check, after
-        )
+        self.replicas = self._run_sync("replicas", self.manager, self._apply, self.store.check)
         cleaning = CleanerSettings(
             settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second
         )
@@ -274,11 +271,10 @@ class Broker:
         self.control = run("controller", controller)
         self.register = run("registration", registration)
         self.detect = run("failure detector", detector)
-        after = partial(self._after_step, shutdown)
-        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._core_failed, after=after)
-        self.groups = SyncCoreRunner("groups", groups, self._apply_groups, self._core_failed)
+        self.stopper = self._run_sync("shutdown", shutdown, self._apply_shutdown)
+        self.groups = self._run_sync("groups", groups, self._apply_groups)
         self.group_logs = GroupLogs(self.hosted, self.replicas.put, self.groups.put)
-        self.transactions = SyncCoreRunner("transactions", transactions, self._apply_transactions, self._core_failed)
+        self.transactions = self._run_sync("transactions", transactions, self._apply_transactions)
         put = self.transactions.put
         self.transaction_logs = GroupLogs(
             self.hosted, self.replicas.put, put, transaction_records, "kreplog-transactions"
@@ -304,6 +300,15 @@ class Broker:
             self.api.handle_local_control,
             self.dialer.connect,
         )
+
+    def _run_sync(
+        self,
+        name: str,
+        core: effects.Core,
+        apply: Callable[[effects.Effect], Any],
+        before: Callable[[], None] = lambda: None,
+    ) -> SyncCoreRunner:
+        return SyncCoreRunner(name, core, apply, partial(self._after_step, core), self._core_failed, before)
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:

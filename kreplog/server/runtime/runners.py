@@ -82,17 +82,17 @@ class _Runner:
 
 
 class SyncCoreRunner(_Runner):
-    """Runs a core synchronously. apply: carries out an effect and returns its answer. before: called before each run of
-    events, and may put an event that comes first. after: called after each run."""
+    """Runs a core synchronously. apply: carries out an effect and returns its answer. after: called after every step,
+    before the next. before: called before each run of events, and may put an event that comes first."""
 
     def __init__(
         self,
         name: str,
         core: Core,
         apply: Callable[[Effect], Any],
+        after: Callable[[], None],
         on_failure: OnFailure,
         before: Callable[[], None] = lambda: None,
-        after: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name, core, on_failure)
         self._apply = apply
@@ -102,7 +102,7 @@ class SyncCoreRunner(_Runner):
         self._running = False
 
     def put(self, event: Event) -> None:
-        """Step the core now; an event that is put during a step is stepped after it."""
+        """Step the core now; an event that is put during a step, or by `after`, is stepped after it."""
         if not self._running:
             self._before()
         self._inbox.append(event)
@@ -112,11 +112,11 @@ class SyncCoreRunner(_Runner):
         try:
             while self._inbox and not self._stopped:
                 self._step(self._inbox.popleft())
+                self._after()
         except Exception as error:
             self._fail(error)
         finally:
             self._running = False
-        self._after()
         self.arm()
 
     def _step(self, event: Event) -> None:

@@ -51,9 +51,36 @@ def test_a_step_ends_before_the_next_event_is_stepped() -> None:
                 runner.put(SECOND)  # from within the step of FIRST
             return "answer"
 
-        runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error)))
+        runner = SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: pytest.fail(str(error)))
         runner.put(FIRST)
         assert done == [("begins", FIRST), "answer", ("ends", FIRST), ("begins", SECOND), "answer", ("ends", SECOND)]
+
+    run(work)
+
+
+def test_what_follows_from_a_step_comes_before_the_next_step() -> None:
+    """BrokerCores.stepped: of several events in one run, each has its own; none follows from a step that failed."""
+
+    async def work() -> None:
+        done: list[Any] = []
+
+        def script(event: Any) -> effects.Steps[None]:
+            done.append(event)
+            if event is FIRST:
+                yield effects.StateChange("info", "x")
+            elif event is LOST:
+                raise InvariantError("broken")
+
+        def after() -> None:
+            done.append("after")
+            if done == [FIRST, "after"]:
+                runner.put(LOST)
+
+        runner = SyncCoreRunner(
+            "test", Core(script), lambda effect: runner.put(SECOND), after, lambda name, error: done.append(name)
+        )
+        runner.put(FIRST)
+        assert done == [FIRST, "after", SECOND, "after", LOST, "test"]
 
     run(work)
 
@@ -73,7 +100,9 @@ def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
             if effect.text == "x":
                 raise StorageError("no")
 
-        SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(FIRST)
+        SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: pytest.fail(str(error))).put(
+            FIRST
+        )
         assert len(caught) == 1
 
     run(work)
@@ -91,7 +120,7 @@ def test_a_broken_core_is_stepped_no_more() -> None:
         def apply(effect: Any) -> None:
             raise InvariantError("broken")
 
-        runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: failures.append(name))
+        runner = SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: failures.append(name))
         runner.put(FIRST)
         runner.put(SECOND)
         assert (failures, stepped) == (["test"], [FIRST])
@@ -102,7 +131,9 @@ def test_a_broken_core_is_stepped_no_more() -> None:
 def test_a_core_gets_its_tick() -> None:
     async def work() -> None:
         core = Core(lambda event: iter(()))  # type: ignore[arg-type,return-value]
-        runner = SyncCoreRunner("test", core, lambda effect: None, lambda name, error: pytest.fail(str(error)))
+        runner = SyncCoreRunner(
+            "test", core, lambda effect: None, lambda: None, lambda name, error: pytest.fail(str(error))
+        )
         core.wakeup_ms = runner.now_ms() + 20
         runner.put(FIRST)
         while not core.ticks:
