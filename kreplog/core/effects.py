@@ -435,7 +435,7 @@ class Deliver:
 @dataclass(frozen=True, slots=True)
 class SyncFiles:
     """Fsync the replicas created so far (their directories and first segments), then perform what
-    BrokerCores.files_synced(applied) returns."""
+    BrokerCores.files_synced(applied) returns; see FileSyncs."""
 
     applied: LeaderAndIsrApplied
 

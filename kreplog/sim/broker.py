@@ -7,7 +7,7 @@ that the disk has not written is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
+from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
-from kreplog.core.group_messages import MarkerRecord, OffsetRecord, PendingOffsetRecord
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
@@ -31,15 +31,9 @@ from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageEr
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.core_runner import AWAITED, CoreRunner
 from kreplog.sim.disk import Disk, DiskLog
-from kreplog.sim.group_log_records import (
-    decode_group_record,
-    decode_transaction_record,
-    encode_group_record,
-    encode_transaction_record,
-)
+from kreplog.sim.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
-from kreplog.sim.records import StoredRecord
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import VirtualStoreLink
 from kreplog.types import NO_LEADER, BrokerRegistration, EpochEndOffset, TopicPartition
@@ -195,7 +189,8 @@ class BrokerProcess:
         )
         self._flushes = FlushQueue()
         self._has_init = False
-        self._created_by_init: list[Any] = []
+        self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
+        self._created_by_init: list[DiskLog] = []
         self._exited: Callable[[], None] = lambda: None
         self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
             **dict.fromkeys(LOG_EFFECTS, self._log),
@@ -403,6 +398,8 @@ class BrokerProcess:
             self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
         try:
             answer = LOG_EFFECTS[type(effect)](self.disk, effect)
+            if isinstance(effect, effects.OpenLog):
+                self._note_opened(effect.partition)
         except KreplogError as failed:
             error = failed
         slow_ms = self.disk.slow_ms
@@ -413,6 +410,11 @@ class BrokerProcess:
         if error is not None:
             raise error
         return answer
+
+    def _note_opened(self, partition: TopicPartition) -> None:
+        log = self.disk.log(partition)
+        if log is not None and not log.files_durable:  # else its fsync takes no time
+            self._file_syncs.opened(log)
 
     def _end_of_records(self, _runner: CoreRunner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
         return self.cluster.disks.codec.end_of(effect.records)
@@ -527,29 +529,9 @@ class BrokerProcess:
         if offset < end:
             batches = log.read(offset, end, GROUP_READ_BYTES)
             found = [each for each in self.cluster.disks.codec.decode(batches) if each.offset >= offset]
-            records = tuple(self._coordinator_records(runner, batches, found))
+            records = tuple(coordinator_records(self.cluster.disks.codec, batches, found, runner is self.transactions))
             offset = found[-1].offset + 1 if found else end
         runner.put(events.GroupRecordsRead(*read, records, offset))
-
-    def _coordinator_records(
-        self, runner: CoreRunner, batches: Any, found: Sequence[StoredRecord]
-    ) -> Iterator[tuple[int, Any]]:
-        codec = self.cluster.disks.codec
-        markers = {marker.offset: marker for marker in codec.markers(batches)}
-        pending = codec.transactional(batches)
-        for record in found:
-            marker = markers.get(record.offset)
-            if marker is not None:
-                yield record.offset, MarkerRecord(marker.producer_id, marker.committed)
-            elif runner is self.transactions:
-                yield record.offset, decode_transaction_record(record.value)
-            else:
-                decoded = decode_group_record(record.value)
-                batch = next((each for each in pending if each.base_offset <= record.offset < each.next_offset), None)
-                if batch is not None and isinstance(decoded, OffsetRecord) and decoded.value is not None:
-                    producer = batch.producer_id, batch.producer_epoch
-                    decoded = PendingOffsetRecord(decoded.group_id, decoded.partition, decoded.value, *producer)
-                yield record.offset, decoded
 
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
         if isinstance(effect.reply_to, GroupAppend):
@@ -575,24 +557,27 @@ class BrokerProcess:
     def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
         if effect.request.is_init:
             self._has_init = True
-            self._created_by_init = self.disk.begin_sync()
+            self._created_by_init = self.disk.not_durable()
         self.apply_all(self.cores.applied(effect))
 
     def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
-        created = self.disk.begin_sync()
-        if not created:
-            self.apply_all(self.cores.files_synced(effect.applied))
+        sync = self._file_syncs.begin(lambda: self.apply_all(self.cores.files_synced(effect.applied)))
+        if not sync.logs:
+            self._files_synced(sync)
             return
+        delay_us = int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS)
+        self._scheduler.after(delay_us, self._files_synced, sync)
 
-        def synced() -> None:
-            if self.alive:
-                self.disk.synced(created)
-                self.apply_all(self.cores.files_synced(effect.applied))
-
-        self._scheduler.after(int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS), synced)
+    def _files_synced(self, sync: FileSync[DiskLog]) -> None:
+        if not self.alive:
+            return
+        for log in sync.logs:
+            log.sync_files()
+        for done in self._file_syncs.finished(sync):
+            done.then()
 
     def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
-        not_durable = [replica.topic_id for replica in self._created_by_init if replica.created]
+        not_durable = [log.topic_id for log in self._created_by_init if not log.files_durable]
         unknown = (self.disk.unclean or self.machine.new_disk) and not self._has_init
         self.cluster.checkers.unclean_mark_cleared(self.id, not_durable, unknown)
         self.disk.unclean = self.machine.new_disk = False

@@ -211,6 +211,15 @@ class DiskLog:
         self._replica = replica
         self._files: _Files = replica.files
 
+    @property
+    def files_durable(self) -> bool:
+        """Whether its directory and its first segment are durable."""
+        return not self._replica.created
+
+    def sync_files(self) -> None:
+        """Make them durable."""
+        self._replica.created = False
+
     def state(self) -> LogState:
         files = self._open()
         return LogState(files.leo, files.log_start, files.epochs, files.first_unstable)
@@ -488,14 +497,10 @@ class Disk:
         """Topic ids of all replicas on the disk, open or not, by partition in order."""
         return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
 
-    def begin_sync(self) -> list[_Replica]:
-        """Created replicas that are not durable yet, for `synced`."""
-        return [replica for replica in self._replicas.values() if replica.created]
-
-    def synced(self, replicas: list[_Replica]) -> None:
-        """Mark the directories and first segments of these replicas as durable."""
-        for replica in replicas:
-            replica.created = False
+    def not_durable(self) -> list[DiskLog]:
+        """The open logs whose directories and first segments are not durable yet."""
+        logs = [replica.log for replica in self._replicas.values() if replica.created]
+        return [log for log in logs if log is not None]
 
     def checkpoint_high_watermarks(self) -> None:
         """The periodic checkpoint of a broker: a power failure leaves the present high watermarks."""

@@ -53,6 +53,7 @@ FOUND = {
     "failed-commit-counts": 9,
     "fenced-producer-acts": 34,
     "fenced-static-member-acts": 3,
+    "file-sync-done-before-earlier": 2,
     "flush-counts-later-appends": 5,
     "flush-messages-not-applied": 2,
     "flush-messages-within-an-epoch": 210,

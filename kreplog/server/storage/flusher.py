@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from kreplog.core import events
+from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.errors import LogClosedError, StorageError, is_exhaustion
 from kreplog.managed_log import ManagedLog, exceeds_open_limit
@@ -48,7 +49,7 @@ class Flusher:
         self._fail = fail
         self._background = background
         self._flushes = FlushQueue()
-        self._created: dict[Replica, None] = {}
+        self._file_syncs: FileSyncs[Replica] = FileSyncs()
         self._truncated: dict[Replica, None] = {}
         self._sealed: dict[Replica, None] = {}
         self._flushing_sealed = False
@@ -174,31 +175,38 @@ class Flusher:
                 self._releasing = True
                 self._begin_flush_overdue()
 
-    # Created and truncated logs
+    # Opened and truncated logs
 
-    def note_created(self, replica: Replica) -> None:
-        """A replica's directory is new: the next `sync_files` makes it durable."""
-        self._created[replica] = None
+    def note_opened(self, replica: Replica) -> None:
+        """A replica's directory is new, or may be that of a process that was killed: the next `sync_files` makes it
+        durable."""
+        self._file_syncs.opened(replica)
 
     def note_truncated(self, replica: Replica) -> None:
         """A log was truncated: the next `sync_files` makes that durable."""
         self._truncated[replica] = None
 
     def sync_files(self, then: Callable[[], None]) -> None:
-        """Fsync what was created and truncated since the last call; calls `then()` once what was created is durable.
+        """Fsync what was opened and truncated since the last call; calls `then()` once all that was ever opened is
+        durable (FileSyncs).
 
         `then()` does not wait for truncations and leader epochs: they survive the end of this process, and
         _flush_sealed makes epochs durable before their records. After a crash of the host the broker registers as
         unclean, so the controller does not rely on its logs.
         """
-        created, self._created = list(self._created), {}
+        sync = self._file_syncs.begin(then)
         truncated, self._truncated = list(self._truncated), {}
-        if created:
-            self._background.run_task(self._sync(ManagedLog.sync_files, created, then))
+        if sync.logs:
+            finished = partial(self._files_synced, sync)
+            self._background.run_task(self._sync(ManagedLog.sync_files, list(sync.logs), finished))
         else:
-            then()
+            self._files_synced(sync)
         if truncated:
             self._background.run_task(self._sync(ManagedLog.sync_files, truncated))
+
+    def _files_synced(self, sync: FileSync[Replica]) -> None:
+        for done in self._file_syncs.finished(sync):
+            done.then()
 
     async def _sync(
         self, call: Callable[[ManagedLog], None], replicas: list[Replica], then: Callable[[], None] = lambda: None

@@ -131,7 +131,7 @@ class LogManager:
         replica = self.hosted.open(effect.partition, effect.topic_id)
         if replica is None:
             replica = self.hosted.create(effect.partition, effect.topic_id)
-            self._flusher.note_created(replica)
+        self._flusher.note_opened(replica)
         self._set_config(replica, effect.config)
         return effects.OpenedLog(replica.state, replica.log.high_watermark)
 
@@ -281,7 +281,8 @@ class LogManager:
         await self.hosted.producers.expire([replica for _, replica in self.hosted.items()])
 
     def sync_files(self, then: Callable[[], None]) -> None:
-        """Fsync what was created and truncated since the last call; calls `then()` once what was created is durable."""
+        """Fsync what was opened and truncated since the last call; calls `then()` once all that was ever opened is
+        durable."""
         self._flusher.sync_files(then)
 
     async def write_checkpoints(self) -> None:

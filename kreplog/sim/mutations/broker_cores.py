@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from kreplog.core.broker import control_channel
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
+from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
@@ -29,6 +30,13 @@ def _unclean_mark_cleared_early() -> list[Patch]:
 def _unclean_mark_cleared_unsynced() -> list[Patch]:
     """The unclean mark is cleared, and the INIT answered, before the replicas that it created are durable (F17)."""
     return [(BrokerCores, "applied", BrokerCores.files_synced)]
+
+
+@MUTATIONS.add("file-sync-done-before-earlier")
+def _file_sync_done_before_earlier() -> list[Patch]:
+    """A sync reports done before the earlier ones: a resent INIT is answered, and the unclean mark cleared, before the
+    replicas that the first one created are durable (F17)."""
+    return [(FileSyncs, "finished", lambda self, sync: [sync])]
 
 
 @MUTATIONS.add("unclean-mark-cleared-before-init")

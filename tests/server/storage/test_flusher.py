@@ -62,6 +62,53 @@ def test_created_replicas_are_durable_before_the_response(life: Life, monkeypatc
     life.crash()
 
 
+def test_a_resent_request_waits_for_the_sync_of_the_first(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It creates nothing, and its response counts on what the first one has created (F17)."""
+    logs = life.open()
+    begun, go_on = threading.Event(), threading.Event()
+    reported: list[str] = []
+
+    def slow(log: ManagedLog) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        reported.append("durable")
+
+    monkeypatch.setattr(ManagedLog, "sync_files", slow)
+
+    async def work() -> None:
+        opened(logs)
+        logs.sync_files(lambda: reported.append("first"))
+        await until(begun.is_set)
+        logs.sync_files(lambda: reported.append("resent"))
+        assert reported == []
+        go_on.set()
+        await until(lambda: len(reported) == 3)
+        assert reported == ["durable", "first", "resent"]
+        logs.sync_files(lambda: reported.append("nothing left"))
+        assert reported[3:] == ["nothing left"]
+
+    run(work)
+    life.crash()
+
+
+def test_the_files_of_a_process_that_was_killed_are_synced_too(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not have made durable what it created; the next process answers for it."""
+    opened(life.open())
+    life.crash()
+    logs = life.open()
+    synced: list[str] = []
+    monkeypatch.setattr(ManagedLog, "sync_files", lambda log: synced.append(str(log.topic_partition)))
+
+    async def work() -> None:
+        opened(logs)
+        logs.sync_files(lambda: synced.append("answer"))
+        await until(lambda: len(synced) == 2)
+
+    run(work)
+    assert synced == ["topic-0", "answer"]
+    life.crash()
+
+
 def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
