@@ -19,6 +19,7 @@ from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
+from kreplog.core.broker.request_parts import PartResponses, split_control
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
@@ -72,26 +73,10 @@ class MetadataRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAppend:
-    """The reply_to of a coordinator's append. tag: of the AppendGroupRecords."""
+class LocalRequest:
+    """The reply_to of a request that this process has itself. reply: called with the response."""
 
-    runner: CoreRunner
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarkerAppend:
-    """The reply_to of a coordinator's markers for partitions that this broker leads. tag: of the SendMarkers."""
-
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddPartitionsReply:
-    """The reply_to of a leader's request to the coordinator of transactions in its own process. tag: of the
-    SendAddPartitions."""
-
-    tag: int
+    reply: Callable[[Any], None]
 
 
 class Machine:
@@ -329,7 +314,29 @@ class BrokerProcess:
         if isinstance(request, MetadataRequest):
             self._reply_metadata(reply_to)
         else:
-            self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
+            parts = [request]
+            if isinstance(request, m.ControlRequest):
+                parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
+            if len(parts) == 1:
+                self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
+            else:
+                self._put_parts(parts, PartResponses(len(parts), "partitions"), reply_to)
+
+    def _put_parts(
+        self, parts: Sequence[m.ControlRequest], responses: PartResponses, reply_to: int, at: int = 0
+    ) -> None:
+        """Pass the parts from number `at` on to their core, with other events in between."""
+
+        def replied(response: Any) -> None:
+            complete = responses.add(at, response)
+            if complete is not None:
+                self.cluster.network.reply(reply_to, complete)
+
+        if self.alive:
+            self.replicas.put(events.Received(LocalRequest(replied), parts[at]))
+            if at + 1 < len(parts):
+                delay_us = int(2 * MS * self._scheduler.random.random())
+                self._scheduler.after(delay_us, self._put_parts, parts, responses, reply_to, at + 1)
 
     def _reply_metadata(self, reply_to: int) -> None:
         if self.paused:
@@ -483,7 +490,7 @@ class BrokerProcess:
         produced = m.ProducePartition(effect.partition, records)
         of = effect.transactional_id, effect.adds_partitions
         request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
-        self.replicas.put(events.Received(GroupAppend(runner, effect.tag), request))
+        self.replicas.put(events.Received(LocalRequest(partial(_group_records_appended, runner, effect.tag)), request))
 
     def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
         def answered(response: m.ProduceResponse | None) -> None:
@@ -491,7 +498,7 @@ class BrokerProcess:
                 runner.put(_markers_replied(effect.tag, response))
 
         if effect.leader == self.id:
-            self.replicas.put(events.Received(MarkerAppend(effect.tag), effect.request))
+            self.replicas.put(events.Received(LocalRequest(answered), effect.request))
         else:
             self.cluster.network.call(
                 self.host, f"b{effect.leader}", "markers", effect.request, answered, MARKERS_TIMEOUT_MS * MS
@@ -503,7 +510,7 @@ class BrokerProcess:
                 runner.put(_add_partitions_replied(effect.tag, response))
 
         if effect.coordinator == self.id:
-            self.transactions.put(events.Received(AddPartitionsReply(effect.tag), effect.request))
+            self.transactions.put(events.Received(LocalRequest(answered), effect.request))
         else:
             timeout_us, to = MARKERS_TIMEOUT_MS * MS, f"b{effect.coordinator}"
             self.cluster.network.call(self.host, to, "add partitions", effect.request, answered, timeout_us)
@@ -534,18 +541,8 @@ class BrokerProcess:
         runner.put(events.GroupRecordsRead(*read, records, offset))
 
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
-        if isinstance(effect.reply_to, GroupAppend):
-            assert isinstance(effect.response, m.ProduceResponse)
-            (produced,) = effect.response.partitions
-            appended = events.GroupRecordsAppended(effect.reply_to.tag, produced.error, produced.base_offset)
-            effect.reply_to.runner.put(appended)
-            return
-        if isinstance(effect.reply_to, MarkerAppend):
-            assert isinstance(effect.response, m.ProduceResponse)
-            self.transactions.put(_markers_replied(effect.reply_to.tag, effect.response))
-            return
-        if isinstance(effect.reply_to, AddPartitionsReply):
-            self.replicas.put(_add_partitions_replied(effect.reply_to.tag, effect.response))
+        if isinstance(effect.reply_to, LocalRequest):
+            effect.reply_to.reply(effect.response)
             return
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
@@ -561,11 +558,18 @@ class BrokerProcess:
         self.apply_all(self.cores.applied(effect))
 
     def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
-        sync = self._file_syncs.begin(lambda: self.apply_all(self.cores.files_synced(effect.applied)))
+        created = self._created_by_init
+
+        def synced() -> None:
+            self._created_by_init = created  # another INIT may have come since
+            self.apply_all(self.cores.files_synced(effect.applied))
+
+        sync = self._file_syncs.begin(synced)
         if not sync.logs:
             self._files_synced(sync)
             return
-        delay_us = int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS)
+        slow_ms = self.disk.slow_ms + self.cluster.plan.file_sync_ms
+        delay_us = int((500 + 4000 * self._scheduler.random.random()) + slow_ms * MS)
         self._scheduler.after(delay_us, self._files_synced, sync)
 
     def _files_synced(self, sync: FileSync[DiskLog]) -> None:
@@ -661,6 +665,11 @@ class BrokerProcess:
             if not self.paused:
                 self.disk.checkpoint_high_watermarks()
             self._checkpoint_later()
+
+
+def _group_records_appended(runner: CoreRunner, tag: int, response: m.ProduceResponse) -> None:
+    (produced,) = response.partitions
+    runner.put(events.GroupRecordsAppended(tag, produced.error, produced.base_offset))
 
 
 def _add_partitions_replied(tag: int, response: Any) -> events.AddPartitionsReplied:

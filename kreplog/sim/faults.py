@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core.broker.request_parts import REPLICAS_PER_PART
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
@@ -92,6 +93,10 @@ TRANSACTION_SHARE = 0.1
 """The share of the seeds that have transactions."""
 
 
+SLOW_FILE_SYNC_MS = 2500
+"""What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One fault. number: its place in the plan. at_ms, duration_ms: virtual time. draws: numbers in [0, 1)."""
@@ -121,7 +126,8 @@ class SimulationPlan:
     broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
     once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
     group; 0 in most seeds, which then have no topic for its offsets. writers: processes that write transactions; the
-    same.
+    same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all disks. replicas_per_part: replicas
+    that a part of a control request creates or deletes at most.
     """
 
     seed: int
@@ -145,6 +151,8 @@ class SimulationPlan:
     groups: GroupConfig = GROUPS
     writers: int = 0
     transactions: TransactionConfig = TRANSACTIONS
+    file_sync_ms: int = 0
+    replicas_per_part: int = REPLICAS_PER_PART
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -198,6 +206,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         all_flush=all_flush,
         kinds=chosen,
         actions=(),
+        file_sync_ms=SLOW_FILE_SYNC_MS if seed % 18 == 11 else 0,
+        replicas_per_part=1 if seed % 18 == 11 else REPLICAS_PER_PART,
     )
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():

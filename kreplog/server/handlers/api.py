@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
 from base64 import urlsafe_b64encode
@@ -19,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
+from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
 from kreplog.core.messages import (
@@ -26,10 +26,8 @@ from kreplog.core.messages import (
     ControlRequest,
     ControlResponse,
     FetchResponse,
-    LeaderAndIsrRequest,
     PartitionState,
     ProduceRequest,
-    StopReplicaRequest,
     TransactionalProduce,
 )
 from kreplog.core.replication.manager import ReplicaManager
@@ -78,9 +76,6 @@ MAX_DELETION_MS = 3_600_000
 
 MARKER_TIMEOUT_MS = 10_000
 """How long the in-sync replicas may take to have the markers of a transaction."""
-
-REPLICAS_PER_ITERATION = 20
-"""Replicas that are created or deleted in one event loop iteration: each takes up to a millisecond."""
 
 CHANGE_WAIT_S = 5.0
 """How long a request that changes the cluster waits for UpdateMetadata after a start, before the store is read."""
@@ -280,29 +275,23 @@ class Api:
     def _put_list(self, context: RequestContext, request: Any, listed: str, answered: str) -> None:
         """As `_put`. listed, answered: the fields of the request and of its response that the parts have a part of;
         "" of a request that is no list."""
-        entries = getattr(request, listed) if listed else ()
-        if len(entries) <= INLINE_ENTRIES:
+        parts = split_entries(request, listed, INLINE_ENTRIES)
+        if len(parts) == 1:
             self._host.receive(Received(context, request))
             return
         context.hold(0)
-        parts = [
-            replace(request, **{listed: entries[start : start + INLINE_ENTRIES]})
-            for start in range(0, len(entries), INLINE_ENTRIES)
-        ]
         put = self._start(self._put_parts(parts, answered, context.reply))
         put.add_done_callback(lambda _: context.release(0))
 
     async def _put_parts(self, parts: Sequence[Any], answered: str, reply: Callable[[Any], None]) -> None:
-        """Pass each part of a request to the core, in an event loop iteration of its own; reply once, with all
-        that is `answered` and the first error."""
-        responses: list[Any] = [None] * len(parts)
+        """Pass each part of a request to the core, in an event loop iteration of its own; reply once (PartResponses).
+        answered: as in `_put_list`."""
+        responses = PartResponses(len(parts), answered)
 
         def gather(index: int, response: Any) -> None:
-            responses[index] = response
-            if all(responses):
-                entries = tuple(itertools.chain.from_iterable(getattr(part, answered) for part in responses))
-                failed = next((part for part in responses if getattr(part, "error", None)), response)
-                reply(replace(failed, **{answered: entries}))
+            complete = responses.add(index, response)
+            if complete is not None:
+                reply(complete)
 
         for index, part in enumerate(parts):
             self._host.receive(Received(LocalRequest(partial(gather, index)), part))
@@ -523,7 +512,7 @@ class Api:
         return result
 
     def _dispatch_control(self, reply_to: RequestContext | LocalRequest, request: ControlRequest) -> None:
-        parts = _split(request, self._host.manager)
+        parts = split_control(request, self._host.manager.partitions)
         if len(parts) == 1:
             self._host.receive(Received(reply_to, request))
             self._metadata_changed(request)
@@ -604,22 +593,3 @@ def _closing_on_error(context: RequestContext) -> Iterator[None]:
 
 def _log_response(request: ControlRequest, response: Any) -> None:
     log_applied(request, response.error, getattr(response, "partitions", ()))
-
-
-def _split(request: Any, manager: ReplicaManager) -> list[Any]:
-    """Split a request into parts that each create or delete at most REPLICAS_PER_ITERATION replicas, with the same
-    sequence number. An INIT is never split, since it lists all replicas; those are open already."""
-    match request:
-        case LeaderAndIsrRequest(is_init=False):
-            is_slow = [partition.partition not in manager.partitions for partition in request.partitions]
-        case StopReplicaRequest():
-            is_slow = [partition.delete for partition in request.partitions]
-        case _:
-            return [request]
-    parts, start, count = [], 0, 0
-    for at, slow in enumerate(is_slow):
-        count += slow
-        if count > REPLICAS_PER_ITERATION:
-            parts.append(replace(request, partitions=request.partitions[start:at]))
-            start, count = at, 1
-    return [*parts, replace(request, partitions=request.partitions[start:])] if parts else [request]

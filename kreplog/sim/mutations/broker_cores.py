@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
+from dataclasses import replace
 
-from kreplog.core.broker import control_channel
+from kreplog.core.broker import control_channel, request_parts
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSyncs
@@ -13,9 +14,10 @@ from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
 from kreplog.core.events import ControlReplied, Event, SessionLost
-from kreplog.core.messages import ControlRequest, ControlResponse
+from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
+from kreplog.types import TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -124,6 +126,20 @@ def _control_requests_reordered() -> list[Patch]:
         return request
 
     return [(control_channel, "coalesce", overtakes)]
+
+
+@MUTATIONS.add("init-is-split")
+def _init_is_split() -> list[Patch]:
+    """An INIT is applied in parts, each of which takes the replicas of the others for strays."""
+
+    right = request_parts._slow_entries
+
+    def slow(request: ControlRequest, open_replicas: Container[TopicPartition]) -> Sequence[bool]:
+        if isinstance(request, LeaderAndIsrRequest):
+            request = replace(request, is_init=False)
+        return right(request, open_replicas)
+
+    return [(request_parts, "_slow_entries", slow)]
 
 
 @MUTATIONS.add("control-request-sent-once")
