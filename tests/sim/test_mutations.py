@@ -43,7 +43,7 @@ FOUND = {
     "election-keeps-leader-epoch": 0,
     "elr-forgotten": 2,
     "end-of-registration-not-delivered": 2,
-    "ended-registration-counts": 2,
+    "ended-registration-counts": 3,
     "ended-registration-keeps-its-channel": 1,
     "epoch-not-bumped": 36,
     "epoch-start-forgotten": 10,

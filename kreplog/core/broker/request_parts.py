@@ -31,14 +31,20 @@ def split_control(
 ) -> list[ControlRequest]:
     """Parts that each create or delete at most `limit` replicas. open_replicas: those that exist already."""
     is_slow = _slow_entries(request, open_replicas)
+    partitions: tuple[Any, ...] = request.partitions
     parts: list[ControlRequest] = []
     start = count = 0
     for at, slow in enumerate(is_slow):
         count += slow
         if count > limit:
-            parts.append(replace(request, partitions=request.partitions[start:at]))
+            parts.append(_with(request, partitions[start:at]))
             start, count = at, 1
-    return [*parts, replace(request, partitions=request.partitions[start:])] if parts else [request]
+    return [*parts, _with(request, partitions[start:])] if parts else [request]
+
+
+def _with(request: Any, partitions: tuple[Any, ...]) -> ControlRequest:
+    part: ControlRequest = replace(request, partitions=partitions)
+    return part
 
 
 def _slow_entries(request: ControlRequest, open_replicas: Container[TopicPartition]) -> Sequence[bool]:
