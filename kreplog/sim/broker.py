@@ -73,7 +73,7 @@ class MetadataRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalRequest:
+class LocalReply:
     """The reply_to of a request that this process has itself. reply: called with the response."""
 
     reply: Callable[[Any], None]
@@ -333,7 +333,7 @@ class BrokerProcess:
                 self.cluster.network.reply(reply_to, complete)
 
         if self.alive:
-            self.replicas.put(events.Received(LocalRequest(replied), parts[at]))
+            self.replicas.put(events.Received(LocalReply(replied), parts[at]))
             if at + 1 < len(parts):
                 delay_us = int(2 * MS * self._scheduler.random.random())
                 self._scheduler.after(delay_us, self._put_parts, parts, responses, reply_to, at + 1)
@@ -490,7 +490,7 @@ class BrokerProcess:
         produced = m.ProducePartition(effect.partition, records)
         of = effect.transactional_id, effect.adds_partitions
         request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
-        self.replicas.put(events.Received(LocalRequest(partial(_group_records_appended, runner, effect.tag)), request))
+        self.replicas.put(events.Received(LocalReply(partial(_group_records_appended, runner, effect.tag)), request))
 
     def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
         def answered(response: m.ProduceResponse | None) -> None:
@@ -498,7 +498,7 @@ class BrokerProcess:
                 runner.put(_markers_replied(effect.tag, response))
 
         if effect.leader == self.id:
-            self.replicas.put(events.Received(LocalRequest(answered), effect.request))
+            self.replicas.put(events.Received(LocalReply(answered), effect.request))
         else:
             self.cluster.network.call(
                 self.host, f"b{effect.leader}", "markers", effect.request, answered, MARKERS_TIMEOUT_MS * MS
@@ -510,7 +510,7 @@ class BrokerProcess:
                 runner.put(_add_partitions_replied(effect.tag, response))
 
         if effect.coordinator == self.id:
-            self.transactions.put(events.Received(LocalRequest(answered), effect.request))
+            self.transactions.put(events.Received(LocalReply(answered), effect.request))
         else:
             timeout_us, to = MARKERS_TIMEOUT_MS * MS, f"b{effect.coordinator}"
             self.cluster.network.call(self.host, to, "add partitions", effect.request, answered, timeout_us)
@@ -541,7 +541,7 @@ class BrokerProcess:
         runner.put(events.GroupRecordsRead(*read, records, offset))
 
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
-        if isinstance(effect.reply_to, LocalRequest):
+        if isinstance(effect.reply_to, LocalReply):
             effect.reply_to.reply(effect.response)
             return
         assert isinstance(effect.reply_to, int)
