@@ -388,8 +388,8 @@ class AppendGroupRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReadGroupRecords:
-    """Read committed records of a partition of the coordinator's topic from `offset` on, -1 for the log start; a
-    GroupRecordsRead of that epoch and offset follows."""
+    """Read committed records of a partition of the coordinator's topic from `offset` on, or from the log start where
+    that is higher; a GroupRecordsRead of that epoch and offset follows."""
 
     partition: TopicPartition
     leader_epoch: int

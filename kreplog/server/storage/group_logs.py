@@ -98,7 +98,7 @@ class GroupLogs:
 
 def _read(log: ManagedLog, effect: effects.ReadGroupRecords, codec: Any) -> GroupRecordsRead:
     try:
-        offset = log.log_start_offset if effect.offset < 0 else effect.offset
+        offset = max(effect.offset, log.log_start_offset)  # its log start may have risen between two reads
         if offset >= log.high_watermark:
             return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, (), offset)
         fetched = log.fetch(offset, READ_BYTES, "committed")

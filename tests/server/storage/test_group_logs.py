@@ -1,0 +1,43 @@
+"""What a coordinator reads of its partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kreplog
+from kreplog.core import effects, events
+from kreplog.core.group_messages import OFFSETS_TOPIC, GroupRecord
+from kreplog.server.storage.group_logs import GroupLogs
+from kreplog.types import TopicPartition
+from kreplog.wire import group_records
+from tests.server.loop import run, until
+
+PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
+GROUPS = [GroupRecord(f"group-{number}", None) for number in range(5)]
+
+
+@pytest.mark.parametrize(("offset", "first"), [(-1, 3), (1, 3), (4, 4), (5, 5)])
+def test_reads_begin_at_the_log_start_where_that_is_higher(tmp_path: Path, offset: int, first: int) -> None:
+    """Also where it has risen since the coordinator read the records before: it would read the same offset for good."""
+    read: list[events.Event] = []
+    with kreplog.Log.open(tmp_path / str(PARTITION)) as log:
+        keys, values = zip(*map(group_records.encode_record, GROUPS), strict=True)
+        for key, value in zip(keys, values, strict=True):
+            log.append_many([value], [key])
+        log.delete_records_before(3)
+        replica = SimpleNamespace(log=log, threads=0, release=lambda: None)
+        hosted: Any = SimpleNamespace(get={PARTITION: replica}.get)
+        logs = GroupLogs(hosted, lambda _: None, read.append)
+
+        async def work() -> None:
+            logs.execute(effects.ReadGroupRecords(PARTITION, 7, offset))
+            await until(lambda: bool(read))
+
+        run(work)
+        logs.close()
+    found = tuple(enumerate(GROUPS))[first:]
+    assert read == [events.GroupRecordsRead(PARTITION, 7, offset, found, 5)]
