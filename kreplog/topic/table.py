@@ -194,8 +194,8 @@ class Table(Closing, Mapping[Any, Any]):
         if self._limits is None:
             self._follow_to_now()
 
-    def wait_for(self, place: tuple[int, int], timeout: float | None = None) -> bool:
-        """Wait until the record at `place` has been applied, (partition, offset) as `Topic.append` returns it.
+    def wait_for(self, position: tuple[int, int], timeout: float | None = None) -> bool:
+        """Wait until the record at `position` has been applied, (partition, offset) as `Topic.append` returns it.
 
         False if it has not been after `timeout` seconds; a writer is not needed meanwhile. Raises UsageError (no such
         partition; the table is one of `at`), and as `refresh` and Log.wait do."""
@@ -203,9 +203,9 @@ class Table(Closing, Mapping[Any, Any]):
         if self._limits is not None:
             raise UsageError(f"the table of {self._topic.path} as of a moment does not follow: open one without `at`")
         try:
-            number, offset = place
+            number, offset = position
         except (TypeError, ValueError):
-            raise ArgumentTypeError(f"place is a pair of partition and offset, not {place!r}") from None
+            raise ArgumentTypeError(f"position is a pair of partition and offset, not {position!r}") from None
         log = self._topic._folder.log(number)
         checked_offset(log, offset)
         checked_timeout(timeout)

@@ -216,7 +216,7 @@ def test_wait_for_a_record_of_another_process(path: Path) -> None:
         writer.result()
         assert table.wait_for((1, 2), timeout=0.001) is False
         wrong: Any
-        for wrong, said in (((2, 0), "no partition 2"), ((0, -1), "offset -1"), (5, "place is a pair")):
+        for wrong, said in (((2, 0), "no partition 2"), ((0, -1), "offset -1"), (5, "position is a pair")):
             with pytest.raises(errors.UsageError, match=said):
                 table.wait_for(wrong)
 
