@@ -104,13 +104,14 @@ def cannot_cut() -> str:
     """Why there can be no network namespaces here; empty when there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
+    probe = f"klp{os.getpid()}"  # each process of the tests makes one while it collects
     try:
-        made = subprocess.run(["ip", "link", "add", "kl-probe", "type", "bridge"], capture_output=True, text=True)
+        made = subprocess.run(["ip", "link", "add", probe, "type", "bridge"], capture_output=True, text=True)
     except FileNotFoundError:
         return "network namespaces need `ip`: apt-get install iproute2"
     if made.returncode != 0:
         return f"this root may not make network interfaces: {made.stderr.strip()}"
-    _ip("link", "del", "kl-probe")
+    _ip("link", "del", probe)
     return ""
 
 
