@@ -109,12 +109,12 @@ def starts_and_ends(request: Partitions) -> dict[str, tuple[int, int] | str]:
 
 
 def ranges(request: Span) -> list[tuple[int, int]]:
-    """The span in ranges of RANGE_BYTES that begin at batch boundaries of this replica; whole if it cannot be opened,
-    which the task finds that reads it."""
+    """The span in ranges of RANGE_BYTES that begin at batch boundaries of this replica; whole if it cannot be opened or
+    retention has deleted its start meanwhile, which the task finds that reads it."""
     try:
         with kreplog.Log.open(os.path.join(request.directory.path, request.name), read_only=True) as log:
             return [(part.start, part.stop) for part in log.offset_ranges(request.start, request.stop, RANGE_BYTES)]
-    except StorageError:
+    except (StorageError, OffsetOutOfRangeError):
         return [(request.start, request.stop)]
 
 

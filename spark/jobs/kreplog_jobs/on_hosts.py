@@ -95,16 +95,22 @@ def _run_if_here(function: Callable[[Any], object], number: int, request: Reques
 
 
 def _absence(directory: LogDirectory) -> str | None:
-    """Why this host does not have the directory; None where it does."""
-    if not os.path.isdir(directory.path):
+    """Why this host does not have the directory, or not for this user; None where it does."""
+    try:
+        os.scandir(directory.path).close()
+    except FileNotFoundError:
         return "there is no such directory"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     if directory.host is None:
         return None
     try:
         with open(os.path.join(directory.path, "meta.properties")) as file:
             lines = [line.strip().partition("=") for line in file]
-    except OSError:  # a log directory without a broker has none
+    except FileNotFoundError:  # a log directory without a broker has none
         return None
+    except OSError as error:
+        return f"its meta.properties cannot be read: {error.strerror}"
     owner = next((value for key, _, value in lines if key == "broker.id"), "")
     return None if owner in ("", str(directory.broker)) else f"the directory of that name is of broker {owner}"
 
@@ -119,7 +125,7 @@ def _absent(directory: LogDirectory, outcome: _Outcome) -> UsageError:
         )
     return UsageError(
         f"{where} is expected on host {directory.host}: tasks ran on {outcome.host}, where {outcome.absence}. Name the "
-        "host and the directory as they are there, and run a Spark worker on that host",
+        "host and the directory as they are there, and run a Spark worker on that host as a user who may read it",
         path=directory.path,
     )
 

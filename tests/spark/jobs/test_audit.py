@@ -297,6 +297,25 @@ def test_directories_with_hosts() -> None:
             audit.log_directories(None, [text], None)
 
 
+def test_a_range_that_retention_deletes_while_the_audit_is_planned(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for broker in (1, 2):
+        with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0") as log:
+            log.append_many([b"x"] * 10)
+            log.append_many([b"y"] * 10)
+    right = audit_plan.ranges
+
+    def late(request: Any) -> Any:
+        for broker in (1, 2):
+            with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0") as log:
+                log.delete_records_before(10)
+        return right(request)
+
+    monkeypatch.setattr(audit_plan, "ranges", late)
+    assert audited(capsys, 0, cluster=tmp_path)["deleted_ranges"] == 2
+
+
 def test_what_to_audit_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name what to audit"):
         audit.main()

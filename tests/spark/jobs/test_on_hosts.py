@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 from kreplog.errors import UsageError
 from kreplog_jobs import on_hosts
 from kreplog_jobs.on_hosts import LogDirectory, run_on_hosts
+from tests.faults.forked import result_of
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +68,25 @@ def test_a_directory_that_is_not_there_is_refused(spark: SparkSession, tmp_path:
     }.items():
         with pytest.raises(UsageError, match=f"log directory {tmp_path}/2 of broker 2.*{message}"):
             run_on_hosts(spark, names, [here, Names(LogDirectory(2, f"{tmp_path}/2", host))])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.parametrize(
+    ("closed", "absence"),
+    [("data", "it cannot be read"), ("data/meta.properties", "its meta.properties cannot be read")],
+)
+def test_what_a_worker_may_not_read_is_named(closed: str, absence: str) -> None:
+    with tempfile.TemporaryDirectory() as root:  # whose parents anybody may enter, unlike those of tmp_path
+        path = directory(Path(root, "data"), owner=1)
+        Path(root).chmod(0o755)
+        Path(root, closed).chmod(0)
+
+        def as_nobody() -> str | None:
+            os.setgroups([])
+            os.setresuid(65534, 65534, 65534)
+            return on_hosts._absence(LogDirectory(1, path, "localhost"))
+
+        assert result_of(as_nobody) == f"{absence}: Permission denied"
 
 
 def test_a_directory_of_that_name_of_another_broker_is_refused(spark: SparkSession, tmp_path: Path) -> None:
