@@ -18,7 +18,7 @@ from flights.source import TOPIC
 from kreplog._native.crc32c import crc32c
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from kreplog_jobs import audit, audit_plan
+from kreplog_jobs import audit, audit_plan, audit_replicas
 from kreplog_jobs.on_hosts import LogDirectory, Run
 from tests.integration.clusters import admin_of, eventually, kill, running
 
@@ -304,7 +304,7 @@ def test_a_range_that_retention_deletes_while_the_audit_is_planned(
         with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0") as log:
             log.append_many([b"x"] * 10)
             log.append_many([b"y"] * 10)
-    right = audit_plan.ranges
+    right = audit_replicas.ranges
 
     def late(request: Any) -> Any:
         for broker in (1, 2):
