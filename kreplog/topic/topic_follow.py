@@ -23,7 +23,7 @@ from kreplog.topic.partition_follows import TURN, PartitionFollows
 T = TypeVar("T")
 
 POLL_INTERVAL_S = 0.02
-"""Between two looks for what wakes nobody: partitions and members that come and go, the end of a writer."""
+"""Seconds between two polls for what wakes nobody: partitions and members that come and go, the end of a writer."""
 
 
 class TopicFollow(Generic[T]):

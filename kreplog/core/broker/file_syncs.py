@@ -26,7 +26,8 @@ class FileSync(Generic[Log]):
 
 
 class FileSyncs(Generic[Log]):
-    """See the module. The shell retries or gives up what fails, and reports an fsync as finished in either case."""
+    """The fsyncs that are requested and not done. The shell retries or gives up what fails, and reports an fsync as
+    finished in either case."""
 
     def __init__(self) -> None:
         self._opened: dict[Log, None] = {}
