@@ -580,7 +580,7 @@ def _pyarrow(call: str) -> Any:
 
 def _abandon_in_child() -> None:
     for log in list(_writers):
-        writable.abandon(log)
+        writable.abandon_in_child(log)
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)

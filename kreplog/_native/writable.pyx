@@ -179,14 +179,11 @@ cdef class WritableLog(LogView):
         return self.fail(error)
 
     cdef int forget(self) except -1:
-        """As `abandon`, whoever held its locks."""
-        self.mutex = PyThread_allocate_lock()
-        self.compaction_mutex = PyThread_allocate_lock()
-        gate_init(&self.sync_gate)
+        """Take no more calls, and let go of the files without a last write."""
         self.closed = self.closing = True
         self.pending = None
         if self.bulk_append is not None:
-            self.bulk_append.held = False  # it ends here, and changes nothing as the child unwinds through it
+            self.bulk_append.held = False  # it ends here, and changes nothing as its thread unwinds through it
             self.bulk_append = None
         self.writer_lock = None
         self.broker_lock = None
@@ -473,5 +470,18 @@ def end_compaction(WritableLog log not None):
 
 
 def abandon(WritableLog log not None):
-    """Forget the log without a last write, touching none of its files: in a forked child, or as if it were killed."""
+    """Forget the log without a last write, touching none of its files, as if it were killed. Threads that use it, or
+    wait for it, get LogClosedError."""
+    held = log.bulk_append is not None
+    log.forget()
+    if held:
+        log.unlock()
+        gate_leave(&log.sync_gate)
+
+
+def abandon_in_child(WritableLog log not None):
+    """As `abandon`, in a forked child, where threads that hold the log's locks do not exist."""
+    log.mutex = PyThread_allocate_lock()
+    log.compaction_mutex = PyThread_allocate_lock()
+    gate_init(&log.sync_gate)
     log.forget()

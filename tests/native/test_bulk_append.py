@@ -8,16 +8,19 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from kreplog import Log, LogConfig, errors
-from kreplog._native import batch
+from kreplog._native import batch, writable
 from kreplog._native.ledger import MAX_WRITERS, WriterLedger, ledger_path
 from kreplog.bulk_append import BulkAppend, last_sequence
 from tests.faults.forked import result_of
+from tests.waiting import InThread
 
 
 def batches(*values: bytes) -> list[bytes]:
@@ -46,6 +49,28 @@ def test_append_once(path: Path) -> None:
         assert last_sequence(log, "w") == 5 and last_sequence(log, "x") is None
         assert log.append_once(batches(b"again"), writer="w", sequence=5) is None
         assert values(log) == [b"before", *(b"%d" % i for i in range(20)), b"other", b"after"]
+
+
+@pytest.mark.parametrize("call", [Log.flush, writable.flush_sealed, writable.sync_files, Log.close])
+def test_a_log_that_is_abandoned_ends_the_waiting_of_other_threads(path: Path, call: Callable[[Log], None]) -> None:
+    """A bulk append holds what each of these calls waits for."""
+    log = Log.open(path)
+    bulk = BulkAppend(log, "w", 0)
+    entered = threading.Event()
+
+    def waiting() -> None:
+        entered.set()
+        with suppress(errors.LogClosedError):
+            call(log)
+
+    thread = InThread(waiting)
+    assert entered.wait(10)
+    time.sleep(0.02)  # until the thread waits for the lock, which cannot be seen from outside
+    assert thread.running
+    writable.abandon(log)
+    thread.result()
+    with pytest.raises(errors.UsageError, match="has ended"):
+        bulk.commit()
 
 
 def test_readers_see_it_when_it_is_published(path: Path) -> None:
@@ -399,7 +424,7 @@ def test_an_append_that_is_dropped_as_the_interpreter_ends(path: Path) -> None:
     program = """
 import sys
 from kreplog import Log
-from kreplog._native import batch
+from kreplog._native import batch, writable
 from kreplog.bulk_append import BulkAppend
 log = Log.open(sys.argv[1])
 log.append(b"before")

@@ -83,8 +83,7 @@ def _close(replica: Replica) -> Offsets | None:
     """Close a log; its offsets for the checkpoints, None if it was not closed cleanly."""
     log = replica.log
     if replica.directory.failed:
-        if not replica.in_use:  # a thread that waits for its fsync there would wait for ever
-            log.abandon()
+        log.abandon()
         return None
     try:
         offsets = log.log_end_offset, log.high_watermark, log.log_start_offset
