@@ -156,6 +156,7 @@ def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_cha
     async def fill() -> None:
         for _ in range(9):
             logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        await until(lambda: logs.hosted.background.idle)
 
     run(fill)
     logs.execute(effects.AdvanceHighWatermark(TP, 27))
