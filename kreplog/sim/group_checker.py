@@ -20,6 +20,7 @@ from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, Offse
 
 _REFUSED = {error.name for error in REFUSED}
 _NEVER = 1 << 62
+_NO_GENERATION = (-1, -1)
 
 Violate = Callable[[str, str, Event], None]
 """Called with the kind of a violation, its text, and the event that shows it."""
@@ -68,7 +69,13 @@ class GroupChecker:
                 pass
 
     def _assigned(self, event: GroupAssigned, place: int) -> None:
-        self._removed += self._is_of_another_group(event)
+        reached = self._reached_before(event)
+        static = event.owner != event.member_id
+        if (self._removed, event.generation + static) <= reached:
+            self._removed += 1
+        elif static and (self._removed, event.generation) == reached:
+            # Either it returned, which begins no generation, or the group was removed and it began the next.
+            self._owners = {key: owner for key, owner in self._owners.items() if key[:2] != reached}
         removed = self._removed_before.setdefault(event.member_id, self._removed)
         if all((removed, event.generation) > generation for generation, _ in self._generations):
             self._generations.append(((removed, event.generation), place))
@@ -82,14 +89,14 @@ class GroupChecker:
                 text = f"{owner} and {event.owner} both have partition {number} in generation {event.generation}"
                 self._violate("two owners", text, event)
 
-    def _is_of_another_group(self, event: GroupAssigned) -> bool:
-        """Whether the group was removed since: a new member gets a generation that was over before it began to join."""
+    def _reached_before(self, event: GroupAssigned) -> tuple[int, int]:
+        """The generation that was over before a new member began to join, if the group may have been removed since:
+        without that, the member gets a later one."""
         if self._last_acknowledged or event.member_id in self._removed_before:
-            return False
-        reached = [generation for generation, place in self._generations if place < event.since]
-        # A static member that returns joins no new generation.
-        rejoins = event.owner != event.member_id
-        return bool(reached) and (self._removed, event.generation + rejoins) <= max(reached)
+            return _NO_GENERATION
+        return max(
+            (generation for generation, place in self._generations if place < event.since), default=_NO_GENERATION
+        )
 
     def _invoked(self, event: OffsetCommitInvoked, place: int) -> _Commit:
         latest = self._processes.get(event.owner, [event.member_id])

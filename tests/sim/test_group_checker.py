@@ -64,5 +64,15 @@ def test_an_assignment_that_arrives_late_is_of_the_same_group() -> None:
 
 def test_a_static_member_returns_to_its_generation() -> None:
     """That it joined after another had its assignment is no sign of another group."""
-    assert kinds(assigned("a", 1, 0, static=True), assigned("b", 1, 1, static=True)) == []
-    assert kinds(assigned("c", 1, 0), assigned("b", 1, 1, static=True)) == ["two owners"]
+    before = (assigned("a", 1, 0, static=True), *committed("a", 1))
+    assert kinds(*before, assigned("b", 1, 3, static=True)) == []
+    assert kinds(*before, *committed("b", 1)) == []
+    assert kinds(assigned("c", 1, 0), *committed("c", 1), assigned("b", 1, 3, static=True)) == ["two owners"]
+
+
+def test_a_static_member_begins_the_generation_of_a_group_that_was_removed() -> None:
+    """As long as no offset is committed, that cannot be told from a return."""
+    again = (assigned("c", 1, 0), assigned("b", 1, 1, static=True))
+    assert kinds(*again) == []
+    assert kinds(*again, assigned("d", 1, 0)) == ["two owners"]
+    assert kinds(assigned("c", 1, 0), assigned("b", 1, 0, static=True)) == ["two owners"]
