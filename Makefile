@@ -44,12 +44,12 @@ setup: $(BUILT)
 # tests that start brokers (tests/conftest.py); ARGS=-n0 runs all in one process.
 test: $(BUILT)
 	@$(MAKE) --no-print-directory lint; linted=$$?; \
-	$(RUN) -m pytest -n 2 $(ARGS); tested=$$?; \
+	$(RUN) -m pytest -n 2 --max-worker-restart=2 $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
 
 test-long: $(BUILT)
-	@$(RUN) -m pytest -m long -n 2 $(ARGS)
+	@$(RUN) -m pytest -m long -n 2 -o faulthandler_timeout=3600 $(ARGS)
 
 hostile: $(BUILT)
 	@$(RUN) -m pytest tests/hostile $(ARGS)

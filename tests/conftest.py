@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 settings.register_profile("kreplog", deadline=None)  # the default is a limit of 200 ms for an example
@@ -72,6 +74,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _runs_long(config: pytest.Config) -> bool:
     return "long" in config.getoption("markexpr", "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Limit the fixtures' end too: pytest gives a test that has failed its limit no more."""
+    limit_s = float(item.config.getini("faulthandler_timeout"))
+    if limit_s > 0:
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit_s, file=stderr, exit=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
