@@ -71,7 +71,7 @@ def test_a_static_member_returns_to_its_generation() -> None:
 
 
 def test_a_static_member_begins_the_generation_of_a_group_that_was_removed() -> None:
-    """As long as no offset is committed, that cannot be told from a return."""
+    """As long as no offset is committed, members see no difference to a return."""
     again = (assigned("c", 1, 0), assigned("b", 1, 1, static=True))
     assert kinds(*again) == []
     assert kinds(*again, assigned("d", 1, 0)) == ["two owners"]
