@@ -36,6 +36,7 @@ CORES = (
     | CONTROLLER
     | {
         "kreplog.core.replication",
+        "kreplog.core.replication.epochs",
         "kreplog.core.groups",
         "kreplog.core.transactions",
         "kreplog.core.broker",
@@ -54,11 +55,11 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
-    # Which partition is compacted next, and where a group's offsets are, are rules of brokers, too; which partitions a
-    # member of a cursor group owns, and which records a work queue delivers, are rules by themselves.
+    # Which partition is compacted next, where a group's offsets are, and where logs part, are rules of brokers, too;
+    # which partitions a member of a cursor group owns, and which records a work queue delivers, rules by themselves.
     "kreplog.topic": EVERYWHERE
     | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"}
-    | {"kreplog.core.cursor_groups", "kreplog.core.work_queues"}
+    | {"kreplog.core.cursor_groups", "kreplog.core.work_queues", "kreplog.core.replication.epochs"}
     | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
@@ -83,7 +84,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.cursor_groups": EVERYWHERE,
     "kreplog.core.work_queues": EVERYWHERE,
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
-    "kreplog.core.replication": EVERYWHERE | CORE,
+    "kreplog.core.replication": EVERYWHERE | CORE | {"kreplog.core.replication.epochs"},
+    "kreplog.core.replication.epochs": EVERYWHERE,
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,

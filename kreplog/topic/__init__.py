@@ -536,7 +536,7 @@ class Topic(Closing):
         offsets = self.offsets()
         return {
             name: {
-                number: lag_of(*committed, offsets[number].stop)
+                number: lag_of(committed.offset, committed.metadata, offsets[number].stop)
                 for number, committed in cursor_offsets.items()
                 if number in offsets
             }

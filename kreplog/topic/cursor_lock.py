@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from kreplog._native.files import error_of
 from kreplog.closing import Closing
-from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, UsageError
-from kreplog.topic.cursor_log import CursorLog
-from kreplog.types import check_topic
+from kreplog.core.replication.epochs import Epochs, divergence_from, epoch_at
+from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, LogTruncatedError, UsageError
+from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.types import NO_EPOCH, TopicPartition, check_topic
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
@@ -37,6 +38,8 @@ class LockedCursor(Closing):
         self._name = name
         self._log = log
         self._start = start
+        self._unverified: set[int] = set()  # partitions whose committed offset was not yet compared with their log
+        self._truncated: set[int] = set()  # those whose committed offset is of records that are not in the log
         self._lock: int | None = _locked(topic, name, shared)
         _cursors.add(self)
 
@@ -77,6 +80,46 @@ class LockedCursor(Closing):
                 f"{offsets.stop}, not {offset}",
                 path=self._topic.path,
             )
+
+    # The log that was read, and the one that is there
+
+    def _place(self, number: int, offset: int) -> CursorOffset:
+        """An offset to commit, with the leader epoch of the record before it."""
+        epochs = tuple(self._topic._folder.log(number).leader_epochs)
+        return CursorOffset(offset, "", epoch_at(epochs, offset - 1))
+
+    def _check_position(self, positions: dict[int, int], number: int, committed: CursorOffset | None) -> None:
+        """Compare a position with the log, before it is read on from there. Raises LogTruncatedError: the position is
+        then where the records that were read end in the log, or is to be sought where that is not known."""
+        position, log = positions[number], self._topic._folder.log(number)
+        leader_epoch = NO_EPOCH
+        epochs: Epochs = ()
+        if committed is not None and committed.offset == position and number in self._unverified:
+            leader_epoch, epochs = committed.leader_epoch, tuple(log.leader_epochs)
+        end = divergence_from(epochs, log.log_end_offset, position, leader_epoch)
+        if end is None:
+            self._unverified.discard(number)
+            return
+        at = TopicPartition(self._topic.name, number)
+        self._truncated.add(number)
+        if end < 0:
+            raise LogTruncatedError(
+                f"{at}: cursor {self._name} has read up to offset {position} in leader epoch {leader_epoch}, and the "
+                f"log has no record of that epoch: it was truncated, or is another copy; `seek` to the offset from "
+                "which on to read",
+                partition=str(at),
+                path=log.path,
+            )
+        self._unverified.discard(number)
+        positions[number] = max(end, log.log_start_offset)
+        raise LogTruncatedError(
+            f"{at}: cursor {self._name} has read up to offset {position}, and in the log the records that it has read "
+            f"end at {end}: it was truncated, or lost its end with power; drop what was read from {end} on, and read "
+            f"on: the position is {positions[number]} now, `seek` moves it",
+            partition=str(at),
+            offset=end,
+            path=log.path,
+        )
 
 
 def _locked(topic: Topic, name: str, shared: bool) -> int:

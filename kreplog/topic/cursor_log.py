@@ -38,10 +38,12 @@ T = TypeVar("T")
 
 
 class CursorOffset(NamedTuple):
-    """A committed offset. metadata: what a work queue has beside it, or any client's text."""
+    """A committed offset. metadata: what a work queue has beside it, or any client's text. leader_epoch: of the record
+    before it (KIP-320)."""
 
     offset: int
     metadata: str = ""
+    leader_epoch: int = NO_EPOCH
 
 
 Committed = dict[int, CursorOffset]
@@ -84,8 +86,8 @@ class CursorLog:
         StorageError."""
         now_ms = time.time_ns() // 1_000_000
         records = [
-            OffsetRecord(name, TopicPartition(topic, number), OffsetAndMetadata(offset, NO_EPOCH, metadata, now_ms, -1))
-            for number, (offset, metadata) in offsets.items()
+            OffsetRecord(name, TopicPartition(topic, number), OffsetAndMetadata(offset, epoch, metadata, now_ms, -1))
+            for number, (offset, metadata, epoch) in offsets.items()
         ]
         with self._locked(name) as log:
             segments = len(log.segments)
@@ -178,7 +180,8 @@ def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
             offsets = found.setdefault(record.group_id, {})
             offsets.pop(record.partition.partition, None)
             if record.value is not None:
-                offsets[record.partition.partition] = CursorOffset(record.value.offset, record.value.metadata)
+                value = record.value
+                offsets[record.partition.partition] = CursorOffset(value.offset, value.metadata, value.leader_epoch)
     return {name: dict(sorted(offsets.items())) for name, offsets in found.items() if offsets}
 
 

@@ -64,6 +64,9 @@ class CursorMember(LockedCursor, ABC):
         """Whether more of an owned partition may be read now."""
         return number not in self._surplus
 
+    def _before_read(self, number: int) -> None:
+        """Whatever comes before an owned partition is read from its position on. Raises LogTruncatedError."""
+
     # Whose partitions
 
     def _balance_if_due(self, now_s: float) -> None:
@@ -97,7 +100,7 @@ class CursorMember(LockedCursor, ABC):
             offsets = self._topic.offsets()
             if self._start == "latest" and not committed:
                 # Committed at once, else a successor would begin later than this one.
-                committed = {number: CursorOffset(offsets[number].stop) for number in acquired}
+                committed = {number: self._place(number, offsets[number].stop) for number in acquired}
                 self._commit_offsets(committed, durable=False)
             for number in acquired:
                 owned[number] = self._own(number, offsets[number], committed.get(number))
@@ -124,10 +127,11 @@ class CursorMember(LockedCursor, ABC):
     # Reading
 
     def _follow_owned(self, at_once: int) -> None:
-        for number, position in self._positions.items():
+        for number in self._positions:
             if number not in self._follows.follows and self._may_read(number):
+                self._before_read(number)
                 log = self._topic._folder.log(number)
-                records = reader.Records(log, position, None, False)
+                records = reader.Records(log, self._positions[number], None, False)
                 self._follows.add(number, FollowIterator(log, records, None, True, at_once))
 
     def _polled(self) -> list[Any] | None:
@@ -140,6 +144,7 @@ class CursorMember(LockedCursor, ABC):
                 number = TopicPartition.parse(error.partition).partition
                 self._follows.drop(number)
                 self._positions[number] = min(self._positions[number], error.offset)
+                self._truncated.add(number)
             raise
         finally:
             for number, follow in self._follows.follows.items():  # past what is no record: gaps, markers

@@ -41,7 +41,8 @@ class Cursor(LockedCursor):
         try:
             committed = log.read(name, topic.name)
             self._committed = {number: found.offset for number, found in committed.items()}
-            self._metadata = {number: found.metadata for number, found in committed.items()}
+            self._stored = dict(committed)  # of the partitions that were not sought since
+            self._unverified = set(committed)
             self._positions = dict(self._committed)
             self._defaults()
         except BaseException:
@@ -80,9 +81,15 @@ class Cursor(LockedCursor):
     def read(self, *, order: str = "partition", on_error: OnError = "raise") -> Iterator[TopicRecord]:
         """Iterate over the records from the position to the high watermarks now; arguments as of `Topic.read`.
 
-        Raises as that; OffsetOutOfRangeError where retention has deleted the records at the position: `seek` first."""
+        Raises as that; OffsetOutOfRangeError where retention has deleted the records at the position: `seek` first;
+        LogTruncatedError where records that were read are not in the log, once for a partition: the position is then
+        where they end. Where that is not known (its offset is None): `seek` first."""
         starts = self.positions
         stops = {number: offsets.stop for number, offsets in self._topic.offsets().items() if number in starts}
+        for number, stop in stops.items():
+            if number in self._unverified or starts[number] > stop:
+                self._check_position(self._positions, number, self._stored.get(number))
+                stops[number] = max(stop, starts[number])  # the log has them, and they are not committed in it yet
         records = self._topic.read(start=starts, stop=stops, order=order, on_error=on_error)
         return self._moving(records, stops)
 
@@ -101,18 +108,18 @@ class Cursor(LockedCursor):
             raise UsageError(f"{self._topic.path} has no partition {partition}", path=self._topic.path)
         self._check_offset(partition, offset)
         self._positions[partition] = offset
-        self._metadata.pop(partition, None)
+        self._stored.pop(partition, None)
 
     def seek_to_beginning(self) -> None:
         """Move to the log start of every partition."""
         self._check_open()
-        self._metadata.clear()
+        self._stored.clear()
         self._positions = {number: offsets.start for number, offsets in self._topic.offsets().items()}
 
     def seek_to_end(self) -> None:
         """Move to the high watermark of every partition."""
         self._check_open()
-        self._metadata.clear()
+        self._stored.clear()
         self._positions = {number: offsets.stop for number, offsets in self._topic.offsets().items()}
 
     # Committing
@@ -127,19 +134,25 @@ class Cursor(LockedCursor):
         """
         self._check_open()
         changed = {
-            number: offset for number, offset in self._positions.items() if self._committed.get(number) != offset
+            number: offset
+            for number, offset in self._positions.items()
+            if self._committed.get(number) != offset or number in self._truncated
         }
         if durable and not self._topic.read_only:
             self._topic.flush()
-        for number in changed:
-            self._metadata.pop(number, None)
         if changed or durable:
-            offsets = {
-                number: CursorOffset(offset, self._metadata.get(number, ""))
-                for number, offset in self._positions.items()
-            }
+            offsets = {number: self._offset(number, offset) for number, offset in self._positions.items()}
             self._log.commit(self._name, self._topic.name, offsets, durable)
             self._committed.update(changed)
+            self._stored = offsets
+            self._truncated.clear()
+
+    def _offset(self, number: int, position: int) -> CursorOffset:
+        """To commit; what has not moved keeps its metadata."""
+        stored = self._stored.get(number)
+        if stored is not None and stored.offset == position and number not in self._truncated:
+            return stored
+        return self._place(number, position)
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[Self]:
@@ -159,7 +172,7 @@ class Cursor(LockedCursor):
         if connection.in_transaction:
             raise UsageError("a transaction is open on the connection: commit it first, or roll it back")
         key = str(self._topic.topic_id or ""), self._topic.name, self._name
-        before = self.positions
+        before = self.positions, set(self._unverified), set(self._truncated)
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute(_CREATE)
@@ -175,7 +188,7 @@ class Cursor(LockedCursor):
             )
             connection.commit()
         except BaseException:
-            self._positions = before
+            self._positions, self._unverified, self._truncated = before
             connection.rollback()
             raise
         self._committed = dict(self._positions)

@@ -63,7 +63,9 @@ class GroupCursor(CursorMember):
         die meanwhile. on_error: as of `Topic.read`; a record that raises is returned again. One iteration at a time:
         another begins at the positions. Raises LogLockedError (a broker runs on the folder), CursorFencedError (the
         lock file was deleted), OffsetOutOfRangeError (retention has deleted the records at the position: `seek`
-        first), LogTruncatedError, PartitionDeletedError, CorruptBatchError, StorageError.
+        first), LogTruncatedError (records that were read or committed are not in the log: the position is then where
+        they end; `seek` first where that is not known and its offset None), PartitionDeletedError, CorruptBatchError,
+        StorageError.
         """
         return (record for records in self._lists(0, timeout, on_error) for record in records)
 
@@ -126,6 +128,7 @@ class GroupCursor(CursorMember):
         self._check_offset(partition, offset)
         self._follows.drop(partition)
         self._positions[partition] = offset
+        self._unverified.discard(partition)
         self._uncommitted.add(partition)
 
     # Its partitions
@@ -134,10 +137,16 @@ class GroupCursor(CursorMember):
         if committed is None:
             return offsets.start
         self._committed[number] = committed
+        self._unverified.add(number)
         return committed.offset
 
     def _disown(self, number: int) -> None:
         self._committed.pop(number, None)
+        self._unverified.discard(number)
+        self._truncated.discard(number)
+
+    def _before_read(self, number: int) -> None:
+        self._check_position(self._positions, number, self._committed.get(number))
 
     def _may_release(self, number: int) -> bool:
         return number not in self._uncommitted
@@ -160,12 +169,15 @@ class GroupCursor(CursorMember):
             self._commit_offsets(changed or offsets, durable)
             self._committed |= changed
         self._uncommitted.clear()
+        self._truncated.clear()
         self._release_surplus()
 
     def _offset(self, number: int, position: int) -> CursorOffset:
         """To commit; what has not moved keeps its metadata."""
         committed = self._committed.get(number)
-        return committed if committed is not None and committed.offset == position else CursorOffset(position)
+        if committed is not None and committed.offset == position and number not in self._truncated:
+            return committed
+        return self._place(number, position)
 
     def close(self) -> None:
         super().close()

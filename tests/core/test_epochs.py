@@ -60,6 +60,28 @@ def test_epoch_at(known: rules.Epochs, offset: int, epoch: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("why", "known", "position", "epoch", "divergence"),
+    [
+        ("at the end", KNOWN, 40, 7, None),
+        ("past the end", KNOWN, 41, 7, 40),
+        ("past the end, no epoch", KNOWN, 41, NO_EPOCH, 40),
+        ("past the end, none known", (), 41, 7, 40),
+        ("no epoch", KNOWN, 30, NO_EPOCH, None),
+        ("none known", (), 30, 7, None),
+        ("within an older epoch", KNOWN, 25, 3, None),
+        ("past its end: grown again in a later one", KNOWN, 26, 3, 25),
+        ("an epoch that the log has not", KNOWN, 26, 5, 25),
+        ("newer than all: from where on is not known", KNOWN, 30, 8, -1),
+        ("newer than all, past the end", KNOWN, 41, 8, 40),
+    ],
+)
+def test_kip_320_divergence_from(
+    why: str, known: rules.Epochs, position: int, epoch: int, divergence: int | None
+) -> None:
+    assert rules.divergence_from(known, LEO, position, epoch) == divergence, why
+
+
+@pytest.mark.parametrize(
     ("why", "known", "fetch_offset", "last_fetched", "answer"),
     [
         ("caught up", KNOWN, 40, 7, None),

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from kreplog import Log, LogConfig, Topic, errors
+from kreplog._native import batch, recovery
 from kreplog._native import log as segmented_log
-from kreplog._native import recovery
 from kreplog.core.group_messages import partition_of_group
 from kreplog.topic import cursor_log
+from kreplog.topic.cursor_log import CursorOffset
 from tests.faults.forked import ends_by, result_of
 
 
@@ -88,6 +89,78 @@ def test_records_that_retention_has_deleted_are_an_error(topic: Topic) -> None:
             list(cursor)
         cursor.seek(0, 3)
         assert [record.offset for record in cursor if record.partition == 0] == [3, 4]
+
+
+class TestTruncated:
+    """The log has lost records that a cursor had read: the position is where they end, and others are not skipped."""
+
+    def test_below_the_committed_offset(self, topic: Topic) -> None:
+        with topic.cursor("a") as cursor:
+            list(cursor)
+            cursor.commit()
+        topic.log(0).truncate_to(2)
+        topic.log(1).truncate_to(4)
+        with topic.cursor("a") as cursor:
+            for partition, end in ((0, 2), (1, 4)):
+                with pytest.raises(
+                    errors.LogTruncatedError, match=f"orders-{partition}: cursor a .* end at {end}"
+                ) as raised:
+                    list(cursor)
+                assert (raised.value.partition, raised.value.offset) == (f"orders-{partition}", end)
+            assert cursor.positions == {0: 2, 1: 4} and list(cursor) == []
+            cursor.commit()
+        for _ in range(4):
+            topic.append(b"other", partition=0)
+        with topic.cursor("a") as cursor:
+            assert [record[:2] for record in cursor] == [(0, 2), (0, 3), (0, 4), (0, 5)]
+
+    def test_by_the_leader_epoch_where_the_log_has_grown_since(self, path: Path, topic: Topic) -> None:
+        """KIP-320: an unclean election, of brokers that had the folder."""
+        with topic.cursor("a") as cursor:
+            list(cursor)
+            cursor.commit()
+        with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor:
+            topic.log(0).truncate_to(3)
+            topic.log(0).append_batches(batch.build([b"other"] * 4), leader_epoch=2)
+            with pytest.raises(errors.LogTruncatedError), cursor.transaction(sqlite3.connect(":memory:")):
+                list(cursor)  # which is rolled back
+            with pytest.raises(errors.LogTruncatedError) as raised:
+                list(cursor)
+            assert raised.value.offset == 3
+            iteration = iter(cursor)
+            assert [next(iteration).value for _ in range(2)] == [b"other"] * 2
+            assert cursor.positions[0] == 5
+            cursor.commit()
+        with topic.cursor("a") as cursor:
+            assert [record.offset for record in cursor] == [5, 6], (
+                "the offset is committed with the epoch that it is of now"
+            )
+
+    def test_by_a_leader_epoch_that_the_log_has_not(self, topic: Topic) -> None:
+        epoch_of_another_copy = CursorOffset(3, leader_epoch=7)
+        topic._cursor_log.commit("a", "orders", {0: epoch_of_another_copy}, False)
+        with topic.cursor("a") as cursor:
+            for _ in range(2):
+                with pytest.raises(errors.LogTruncatedError, match=r"epoch 7.*seek") as raised:
+                    list(cursor)
+                assert raised.value.offset is None
+            cursor.seek(0, 1)
+            assert [record.offset for record in cursor if record.partition == 0] == [1, 2, 3, 4]
+
+    def test_a_position_in_a_database(self, topic: Topic) -> None:
+        database = sqlite3.connect(":memory:")
+        with topic.cursor("a") as cursor, cursor.transaction(database):
+            list(cursor)
+        topic.log(0).truncate_to(2)
+        with topic.cursor("a") as cursor:
+            for _ in range(2):  # what raises is rolled back
+                with pytest.raises(errors.LogTruncatedError), cursor.transaction(database):
+                    list(cursor)
+            with cursor.transaction(database):
+                cursor.seek(0, 2)
+        topic.append(b"new", partition=0)
+        with topic.cursor("a") as cursor, cursor.transaction(database):
+            assert [record[:2] for record in cursor] == [(0, 2)]
 
 
 def test_positions_are_committed_as_kafka_has_them(path: Path, topic: Topic) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import GroupCursor, Topic, TopicRecord, errors
+from kreplog._native import batch
 from tests.faults.forked import result_of
 from tests.waiting import InChild, InThread, until, until_waiting
 
@@ -141,6 +142,26 @@ def test_deleted_and_truncated_records(topic: Topic) -> None:
             turn(cursor)
         cursor.seek(1, 4)
         assert [record[:2] for record in turn(cursor)] == [(1, 4)]
+
+
+def test_truncated_records_that_were_committed(topic: Topic) -> None:
+    with topic.group_cursor("a") as cursor:
+        assert len(turn(cursor)) == 20
+        cursor.commit()
+    topic.log(0).truncate_to(3)
+    topic.log(1).truncate_to(3)
+    topic.log(1).append_batches(batch.build([b"other"] * 4), leader_epoch=2)
+    with topic.group_cursor("a") as cursor:
+        for partition in range(2):
+            with pytest.raises(errors.LogTruncatedError, match=f"orders-{partition}: cursor a") as raised:
+                turn(cursor)
+            assert raised.value.offset == 3
+        topic.append(b"other", partition=0)
+        assert sorted(record[:2] for record in turn(cursor)) == [(0, 3), (1, 3), (1, 4), (1, 5), (1, 6)]
+        cursor.seek(1, 5)
+        cursor.commit()
+    with topic.group_cursor("a") as cursor:
+        assert [record[:2] for record in turn(cursor)] == [(1, 5), (1, 6)], "committed with the epoch that it is of now"
 
 
 def test_a_record_that_does_not_decode_is_returned_again(path: Path, topic: Topic) -> None:

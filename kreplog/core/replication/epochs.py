@@ -77,6 +77,21 @@ def truncation_offset(epochs: Epochs, leo: int, diverging: EpochEndOffset) -> in
     return _progress(cut, leo)
 
 
+def divergence_from(epochs: Epochs, leo: int, position: int, leader_epoch: int) -> int | None:
+    """A reader's side of KIP-320: where our log parts from the one in which it had read up to `position`.
+
+    leader_epoch: of the record before `position`. None where nothing shows that they part; -1 where they do, and the
+    offset is not known: all our epochs are older. Otherwise the end of our largest epoch not above the reader's, which
+    is below `position`. With NO_EPOCH, or no epochs of our own, only the end of our log counts.
+    """
+    end = leo
+    if leader_epoch != NO_EPOCH and epochs:
+        end = end_offset_for(epochs, leo, leader_epoch).end_offset
+        if end < 0 and leo < position:
+            end = leo
+    return end if end < position else None
+
+
 def _progress(cut: int, leo: int) -> int:
     """At least one record is truncated, or a response that makes no sense would be fetched over and over."""
     return max(0, min(cut, leo - 1))
