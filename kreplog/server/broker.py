@@ -185,7 +185,7 @@ class Broker:
         self.hosted = HostedReplicas(
             directories,
             log_config_of(settings),
-            BackgroundTasks(self._pool),
+            BackgroundTasks(self._pool, self._core_failed),
             complete=len(directories) == len(settings.log_dirs),
             stray_retention_ms=settings.stray_retention_ms,
             files=files,

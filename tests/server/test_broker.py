@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,31 @@ def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(InvariantError):
         with_broker(tmp_path, work)
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("call", ["sync_files", "flush"])
+def test_an_unexpected_error_in_the_background_stops_the_broker(
+    call: str, tmp_path: Path, batch: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the response to LeaderAndIsr, or to the produce, would wait for that fsync for good."""
+    stopped_by_itself: list[bool] = []
+
+    async def work(client: Client) -> None:
+        def broken_disk_call(_: ManagedLog) -> None:
+            raise RuntimeError("broken")
+
+        if call == "flush":
+            assert await client.create("topic") == 0
+        monkeypatch.setattr(ManagedLog, call, broken_disk_call)
+        with suppress(OSError):
+            await (client.produce(batch) if call == "flush" else client.create("topic"))
+        stopped_by_itself.append(client.broker._stop.is_set())
+
+    with pytest.raises(RuntimeError, match="broken"):
+        with_broker(tmp_path, work, flush_messages=1)
+    assert stopped_by_itself == [True]
+    assert "in broken_disk_call" in caplog.text, "the traceback"
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 

@@ -81,7 +81,7 @@ class Flusher:
             if again:
                 self._retry_flush(partition, replica)
         elif not isinstance(error, StorageError):
-            raise error
+            self._background.fail(f"fsync of {partition}", error)
         elif self._flushes.failed(replica, error):
             delay_s = EXHAUSTED_RETRY_MS / 1000
             asyncio.get_running_loop().call_later(delay_s, self._retry_flush, partition, replica)
@@ -103,7 +103,7 @@ class Flusher:
             self._sealed[replica] = None
             if not self._flushing_sealed:
                 self._flushing_sealed = True
-                self._background.run_task(self._flush_sealed())
+                self._background.run_task("fsync of sealed segments", self._flush_sealed())
             if exceeds_open_limit():
                 self.release_descriptors()
 
@@ -150,7 +150,7 @@ class Flusher:
     def _begin_flush_overdue(self) -> None:
         if not self._flushing_overdue:
             self._flushing_overdue = True
-            self._background.run_task(self._flush_overdue())
+            self._background.run_task("fsync by flush.ms", self._flush_overdue())
 
     async def _flush_overdue(self) -> None:
         """Fsync in rounds, so that a slow disk takes no more threads from those who wait for a Flush effect."""
@@ -198,11 +198,13 @@ class Flusher:
         truncated, self._truncated = list(self._truncated), {}
         if sync.logs:
             finished = partial(self._files_synced, sync)
-            self._background.run_task(self._sync(ManagedLog.sync_files, list(sync.logs), finished))
+            self._background.run_task(
+                "fsync of new replicas", self._sync(ManagedLog.sync_files, list(sync.logs), finished)
+            )
         else:
             self._files_synced(sync)
         if truncated:
-            self._background.run_task(self._sync(ManagedLog.sync_files, truncated))
+            self._background.run_task("fsync of truncated logs", self._sync(ManagedLog.sync_files, truncated))
 
     def _files_synced(self, sync: FileSync[Replica]) -> None:
         for done in self._file_syncs.finished(sync):

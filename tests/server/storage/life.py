@@ -46,7 +46,7 @@ class Life:
         hosted = HostedReplicas(
             [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)],
             LogConfig(replicated=True),
-            BackgroundTasks(self.pool),
+            BackgroundTasks(self.pool, self._failed),
             complete=complete,
             stray_retention_ms=stray_retention_ms,
             files=files,
@@ -55,6 +55,9 @@ class Life:
         log_loader.load(hosted, 2, progress)
         self.logs = LogManager(hosted, self.events.append, self.pool, cleaning)
         return self.logs
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        raise AssertionError(f"{name} has failed") from error
 
     def crash(self) -> None:
         for directory in self.logs.hosted.directories:
