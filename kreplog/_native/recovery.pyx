@@ -17,7 +17,18 @@ from kreplog._native.batch cimport (
 from kreplog._native.files cimport sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport SWAPPING, WITH_PRODUCERS, WITH_TRANSACTIONS, Position, open_state
+from kreplog._native.state cimport (
+    AFTER_DEATH,
+    SESSION_CLOSED,
+    SESSION_OPEN,
+    SWAPPING,
+    WITH_PRODUCERS,
+    WITH_TRANSACTIONS,
+    Position,
+    Session,
+    StateFile,
+    open_state,
+)
 from kreplog._native.tail_check cimport TailCheck, trim_sealed
 from kreplog._native.view cimport epochs_crc
 
@@ -29,6 +40,7 @@ import uuid
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.compaction_swap import settle_swaps
 from kreplog._native.directory import is_brokers_directory, require_directory
+from kreplog._native.files import error_of
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
@@ -82,15 +94,23 @@ cdef dict _checkpoint(SegmentedLog log, str name):
 def recover(SegmentedLog log, progress=None):
     """Bring a locked directory to a sound state and open it for appending.
 
-    progress: called with (bytes done, bytes to check) now and then. Raises StorageError.
+    progress: called with (bytes done, bytes to check) now and then. Raises StorageError: the directory is unlocked, and
+    its writer session closed, or that of a writer that died as long as nothing has recovered the log.
     """
     cdef Recovery recovery = Recovery(log)
-    recovery.read_state()
-    recovery.open_segments()
-    recovery.check_tail(progress)
-    recovery.bound_offsets()
-    recovery.load_derived()
-    recovery.publish()
+    try:
+        recovery.read_state()
+        recovery.open_segments()
+        recovery.check_tail(progress)
+        recovery.bound_offsets()
+        recovery.load_derived()
+        recovery.publish()
+    except BaseException as error:
+        recovery.end_session()
+        log.forget()  # only now: the next writer's session is its own
+        if isinstance(error, OSError) and error.filename is not None:  # else it is of `progress`
+            raise error_of("cannot open the log: a call failed on", error.filename, error) from error
+        raise
 
 
 cdef class Recovery:
@@ -98,7 +118,8 @@ cdef class Recovery:
 
     cdef SegmentedLog log
     cdef bint known  # the state file is there and sound
-    cdef bint in_session  # a former writer has left its session, after which this one's has begun
+    cdef Session before  # that of the former writer
+    cdef bint in_session  # this writer's has begun
     cdef bint fresh  # the directory holds no segment yet
     cdef bint unsettled  # the disk may hold an older state than was last published
     cdef bint trusted  # the epochs' file is the one that the state file describes
@@ -116,9 +137,9 @@ cdef class Recovery:
         cdef Position* position = &log.position
         watermarks = _checkpoint(log, "replication-offset-checkpoint")
         log.state = open_state(os.path.join(log.path, STATE_NAME), True)
-        self.in_session = log.state.session().number > 0
-        if self.in_session:  # before any change: who keeps the log open by turns learns of one that is killed half-way
-            log.state.begin_session(log.session_lock)
+        self.before = log.state.session()
+        if self.before.number:  # before any change: who opens the log by turns learns of one that is killed half-way
+            self.begin_session()
         _remove_leftovers(log)
         settle_swaps(log.path)
         log.ledger = _load_ledger(log)
@@ -255,7 +276,7 @@ cdef class Recovery:
             log.state.note_truncation(log.position.generation, log.position.leo)
         log.state.publish(&log.position)
         if not self.in_session:
-            log.state.begin_session(log.session_lock)
+            self.begin_session()
         if self.fresh:
             _write_topic_id(log)
             log.cleaner_checkpoint.update(log.topic_partition, None)  # which an earlier partition of the name has left
@@ -265,6 +286,20 @@ cdef class Recovery:
             if not (log.managed or log.in_topic):
                 log.sync_files()
         return 0
+
+    cdef void begin_session(self) noexcept:
+        self.log.state.begin_session(self.log.session_lock)
+        self.in_session = True
+
+    cdef void end_session(self) noexcept:
+        """After an opening that failed: no writer has the log, and none has died meanwhile. The number stays, since
+        files may have changed."""
+        cdef StateFile state = self.log.state
+        cdef bint died
+        if self.in_session:
+            died = self.before.flags & SESSION_OPEN
+            state.write_session(state.session().number, self.before.flags | AFTER_DEATH if died else SESSION_CLOSED)
+            state.wake_all()
 
 
 cdef bint _has_aborted(SegmentedLog log) except -1:

@@ -49,6 +49,13 @@ def test_nth_read_fails(folder: Path, shim: Path) -> None:
     assert match and int(match[1]) > 5 and int(match[2]) > 0, output
 
 
+def test_an_opening_that_fails_leaves_no_writer_session(folder: Path, shim: Path) -> None:
+    output = run_driver("failed_open", folder, shim=shim)
+    for writer in ("closed", "died"):
+        match = re.search(rf"{writer}=(\d+)", output)
+        assert match and int(match[1]) > 2, output
+
+
 def test_a_piece_of_a_large_append_fails(folder: Path, shim: Path) -> None:
     output = run_driver("large_append", folder, shim=shim)
     assert "refused: LogFailedError\n" in output

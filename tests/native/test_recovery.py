@@ -615,3 +615,17 @@ def test_recovered_segments_have_whole_indexes(folder: Path) -> None:
     (path.parent / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     Log.open(path, config).close()
     assert indexes(path) == expected
+
+
+def test_what_progress_raises_ends_the_opening(folder: Path) -> None:
+    sound = make(folder / "sound" / NAME, batches=4, per_batch=1)
+    path = sound.copy(folder / "killed", killed=True)
+
+    def progress(_done: int, _size: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError) as raised:
+        Log.open(path, progress=progress)
+    assert raised.value.__traceback__ is not None, "which holds the log"
+    with Log.open(path) as log:
+        assert list(log.read()) == sound.records
