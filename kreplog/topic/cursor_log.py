@@ -185,15 +185,17 @@ def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
     return {name: dict(sorted(offsets.items())) for name, offsets in found.items() if offsets}
 
 
-def in_turn(lock: Callable[[], T]) -> T:
-    """What `lock` returns, when no other process is committing. Raises LogLockedError after LOCK_TIMEOUT_S, such as
-    where a broker runs."""
+def in_turn(lock: Callable[[], T], until_s: float | None = None) -> T:
+    """What `lock` returns, when no other process is committing. Raises LogLockedError, such as where a broker runs,
+    after LOCK_TIMEOUT_S or when the monotonic clock has come to `until_s`, whichever is first."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    if until_s is not None:
+        deadline_s = min(deadline_s, until_s)
     while True:
         try:
             return lock()
         except LogLockedError:
-            if time.monotonic() > deadline_s:
+            if time.monotonic() >= deadline_s:
                 raise
             time.sleep(0.0005)  # for the commit of another process, whose end the kernel's lock does not announce
 

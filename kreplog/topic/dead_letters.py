@@ -42,14 +42,15 @@ class DeadLetterTopic:
         if self._path == source.path:
             raise UsageError(f"{self._path} cannot be the topic of its own dead letters", path=self._path)
 
-    def append(self, record: TopicRecord, delivery_count: int, error: str) -> None:
-        """Append a dead letter durably. Raises LogLockedError (another process has the topic open for writing, or a
-        broker the folder), RecordTooLargeError, LogFailedError, StorageError."""
+    def append(self, record: TopicRecord, delivery_count: int, error: str, until_s: float) -> None:
+        """Append a dead letter durably. until_s: by the monotonic clock, how long to wait for other processes, which
+        may have dead letters, too. Raises LogLockedError (another process has the topic open for writing, or a broker
+        the folder), RecordTooLargeError, LogFailedError, StorageError."""
         folder = self._folder
         if folder is not None:
             self._append(folder, record, delivery_count, error)
             return
-        folder = in_turn(self._open)
+        folder = in_turn(self._open, until_s)
         try:
             self._append(folder, record, delivery_count, error)
         finally:

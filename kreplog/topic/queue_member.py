@@ -16,6 +16,7 @@ from kreplog.core.work_queues import PREFIX, Delivery, QueuePartition, WorkQueue
 from kreplog.errors import (
     CorruptWorkQueueError,
     LogClosedError,
+    LogLockedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
     RecordDecodeError,
@@ -67,6 +68,7 @@ class QueueMember(CursorMember):
         self._dead_letters = dead_letters
         self._partitions: dict[int, QueuePartition] = {}
         self._deliveries: list[tuple[int, Delivery]] = []  # of the call under way, by partition
+        self._until_s = 0.0  # how long it may wait for the dead-letter topic
         self._prepare()
         super().__init__(topic, name, log, start, decoding)
 
@@ -134,9 +136,11 @@ class QueueMember(CursorMember):
 
     # Delivering
 
-    def _deliver(self, most: int) -> list[DeliveredRecord]:
-        """Up to `most` records, whose deliveries are committed; [] where there is none now."""
+    def _deliver(self, most: int, until_s: float) -> list[DeliveredRecord]:
+        """Up to `most` records, whose deliveries are committed; [] where there is none now. until_s: by the monotonic
+        clock, how long to wait for the dead-letter topic."""
         self._deliveries.clear()
+        self._until_s = until_s
         records: list[tuple[TopicRecord, Delivery]] = []
         try:
             for number, partition in self._partitions.items():
@@ -171,7 +175,8 @@ class QueueMember(CursorMember):
         for delivery in exhausted:
             record = self._read(number, delivery.offset)
             if record is not None:
-                self._dead_letter(record, delivery, partition.error_of(delivery.offset) or LOCK_ENDED)
+                error = partition.error_of(delivery.offset) or LOCK_ENDED
+                self._dead_letter(record, delivery, error, self._until_s)
             else:
                 partition.complete(delivery.offset)
         found = [(self._read(number, delivery.offset), delivery) for delivery in delivered]
@@ -236,7 +241,7 @@ class QueueMember(CursorMember):
                 (record,) = self._decoding.decoded(iter((stored,)), "raise")
             except RecordDecodeError as error:
                 if self._dead_letters is not None:
-                    self._dead_letter(stored, delivery, str(error))
+                    self._dead_letter(stored, delivery, str(error), self._until_s)
                     continue
                 for other, later in records[max(index, 1) :]:
                     self._partitions[other.partition].undo(later.offset)
@@ -249,14 +254,18 @@ class QueueMember(CursorMember):
             delivered.append(DeliveredRecord(*record, delivery.delivery_count))
         return delivered
 
-    def _dead_letter(self, record: TopicRecord, delivery: Delivery, error: str) -> None:
+    def _dead_letter(
+        self, record: TopicRecord, delivery: Delivery, error: str, until_s: float, *, again: bool = False
+    ) -> None:
         """Append a record as it is stored to the dead-letter topic; it is done, or delivered again after a lock's
-        duration where that fails."""
+        duration where that fails. again: the caller makes this call again where the topic is locked."""
         assert self._dead_letters is not None
         partition = self._partitions[record.partition]
         try:
-            self._dead_letters.append(record, delivery.delivery_count, error)
+            self._dead_letters.append(record, delivery.delivery_count, error, until_s)
         except BaseException as failure:
+            if again and isinstance(failure, LogLockedError):
+                raise
             partition.release(delivery.offset, now_ms() + self._config.record_lock_duration_ms, error)
             failure.add_note(
                 f"The record at offset {delivery.offset} of {TopicPartition(self._topic.name, record.partition)} stays "

@@ -5,6 +5,7 @@ A process owns partitions as a member of a cursor group does (cursor_member, que
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -13,12 +14,16 @@ from typing import Any
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
 from kreplog.core.work_queues import Delivery, QueuePartition, check_int
-from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, UsageError
+from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, LogLockedError, UsageError
+from kreplog.topic.cursor_log import LOCK_TIMEOUT_S
 from kreplog.topic.queue_member import DeliveredRecord, QueueMember, now_ms
 from kreplog.topic.topic_follow import check_max_records
 from kreplog.types import TopicPartition
 
 MAX_DELAY_MS = 1 << 40
+RETRY_S = 0.005
+"""Between two looks whether a dead-letter topic is free; each opens its files."""
+
 MAX_ERROR = 1000
 """Characters of an error that are kept; it may have been made from a record of any size."""
 
@@ -68,6 +73,7 @@ class WorkQueue(QueueMember):
         folder), RecordDecodeError (without a dead-letter topic; its `record` counts as taken), LogTruncatedError,
         CorruptBatchError, CorruptWorkQueueError, StorageError: no record was taken. A dead letter that cannot be
         appended raises so, too, and is tried again after record_lock_duration_ms; other records can be taken meanwhile.
+        A dead-letter topic that another process has open is waited for no longer than `timeout`, and 5 s.
         """
         check_max_records(max_records)
         checked_timeout(timeout)
@@ -78,7 +84,7 @@ class WorkQueue(QueueMember):
                     self._check_open()
                     now_s = time.monotonic()
                     self._balance_if_due(now_s)
-                    if taken := self._deliver(max_records):
+                    if taken := self._deliver(max_records, math.inf if deadline_s is None else deadline_s):
                         return taken
                     waits = self._polled()
                     if waits is None:
@@ -125,39 +131,73 @@ class WorkQueue(QueueMember):
         if expired:
             raise self._expired(expired[0])
 
-    def nack(self, record: DeliveredRecord, delay_ms: int = 0, error: BaseException | str | None = None) -> None:
+    def nack(
+        self,
+        record: DeliveredRecord,
+        delay_ms: int = 0,
+        error: BaseException | str | None = None,
+        *,
+        timeout: float | None = LOCK_TIMEOUT_S,
+    ) -> None:
         """Release a record: it is delivered again, after `delay_ms` at the earliest; or becomes a dead letter where its
         deliveries are used up. A new owner of the partition does not wait for the end of the delay.
 
-        error: why, for the dead letter. Raises UsageError, DeliveryExpiredError; and as `ack` does, and what
-        `take` raises for a dead letter that cannot be appended: it is tried again.
+        error: why, for the dead letter. timeout: seconds to wait for a dead-letter topic that another process has open
+        for writing, None for ever; other threads use the queue meanwhile. Raises UsageError, ArgumentTypeError,
+        DeliveryExpiredError; and as `ack` does, and what `take` raises for a dead letter that cannot be appended: it is
+        tried again.
         """
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
+        checked_timeout(timeout)
         with self._changed:
             partition = self._checked(record)
-            if partition.is_exhausted(record.offset):
-                self._reject(record, partition, _text(error))
-            else:
+            exhausted = partition.is_exhausted(record.offset)
+            if not exhausted:
                 partition.release(record.offset, now_ms() + delay_ms, _text(error))
-            self._release_surplus()
-            self._changed.notify()
+                self._release_surplus()
+                self._changed.notify()
+        if exhausted:
+            self._reject(record, _text(error), timeout)
 
-    def reject(self, record: DeliveredRecord, error: BaseException | str | None = None) -> None:
+    def reject(
+        self,
+        record: DeliveredRecord,
+        error: BaseException | str | None = None,
+        *,
+        timeout: float | None = LOCK_TIMEOUT_S,
+    ) -> None:
         """Make a record a dead letter now; arguments and errors as of `nack`. Raises UsageError without a dead-letter
         topic."""
         if self._dead_letters is None:
             raise UsageError(f"{self!r} has no dead-letter topic: open it with one, or `ack` the record to drop it")
-        with self._changed:
-            self._reject(record, self._checked(record), _text(error))
-            self._release_surplus()
+        checked_timeout(timeout)
+        self._reject(record, _text(error), timeout)
 
-    def _reject(self, record: DeliveredRecord, partition: QueuePartition, error: str) -> None:
+    def _reject(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
+        deadline_s = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if self._try_to_reject(record, error, again=time.monotonic() < deadline_s):
+                    return
+            time.sleep(RETRY_S)  # without the lock; the kernel does not announce that the topic is closed elsewhere
+
+    def _try_to_reject(self, record: DeliveredRecord, error: str, again: bool) -> bool:
+        """False where the dead-letter topic is locked and the call is made again."""
+        partition = self._checked(record)
         stored = self._read(record.partition, record.offset)
         if stored is None:
             partition.complete(record.offset)
         else:
-            self._dead_letter(stored, _delivery(record), error)
+            try:
+                self._dead_letter(stored, _delivery(record), error, -math.inf, again=again)
+            except LogLockedError:
+                if again:
+                    return False
+                raise
         self._commit((record.partition,))
+        self._release_surplus()
+        self._changed.notify()
+        return True
 
     def renew(self, record: DeliveredRecord) -> None:
         """Lock a record for record_lock_duration_ms from now on. Raises DeliveryExpiredError, LogClosedError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from kreplog import DeliveredRecord, Topic, WorkQueue, errors
-from kreplog.topic import queue_member, work_queue
+from kreplog.topic import cursor_log, queue_member, work_queue
 from kreplog.topic.cursor_log import CursorOffset
+from kreplog.topic.dead_letters import DeadLetterTopic
 from tests.faults.forked import result_of
 from tests.waiting import InChild, InThread, until
 
@@ -210,16 +212,13 @@ class TestDeadLetters:
                 ((value, headers),) = dead_letters(path)
                 assert value == b"{" and b"json" in (headers["__dlq.errors.message"] or b"")
 
-    def test_a_topic_that_cannot_be_written_loses_no_record(
-        self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("kreplog.topic.cursor_log.LOCK_TIMEOUT_S", 0.0)
+    def test_a_topic_that_cannot_be_written_loses_no_record(self, path: Path, topic: Topic, clock: list[int]) -> None:
         with topic.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue:
             records = everything(queue)
             queue.ack(*(record for place, record in records.items() if place not in ((0, 0), (1, 1))))
             with Topic.open(path.parent / "orders.dead", 1):
                 with pytest.raises(errors.LogLockedError, match=r"orders\.dead") as raised:
-                    queue.nack(records[0, 0], error="no such customer")
+                    queue.nack(records[0, 0], error="no such customer", timeout=0)
                 assert "offset 0 of orders-0" in raised.value.__notes__[0]
                 clock[0] += LOCK_MS - 1
                 queue.renew(records[1, 1])
@@ -230,11 +229,55 @@ class TestDeadLetters:
                     taken(queue)
                 assert taken(queue) == [(1, 5, 1)] and queue.committed == {0: 0, 1: 1}, "others go on"
                 with pytest.raises(errors.LogLockedError):
-                    queue.reject(records[1, 1])
+                    queue.reject(records[1, 1], timeout=0)
             clock[0] += LOCK_MS
             assert taken(queue) == [] and queue.committed == {0: 5, 1: 6}
         messages = [headers["__dlq.errors.message"] for _, headers in dead_letters(path)]
         assert messages[:2] == [b"no such customer", b"released without an error"] and len(messages) == 3
+
+    def test_a_topic_that_is_open_elsewhere_is_waited_for_as_long_as_the_caller_says(
+        self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with (
+            topic.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue,
+            Topic.open(path.parent / "orders.dead", 1),
+            monkeypatch.context() as patch,
+        ):
+            patch.setattr(time, "sleep", pytest.fail)
+            records = everything(queue)
+            with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process"):
+                queue.nack(records[0, 0], timeout=0)
+            with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process"):
+                queue.reject(records[0, 1], timeout=0)
+            clock[0] += LOCK_MS
+            with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process"):
+                queue.take(timeout=0)
+
+    def test_other_threads_use_the_queue_while_a_dead_letter_waits(
+        self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        retried = threading.Event()
+        append = DeadLetterTopic.append
+
+        def signalled(*arguments: Any) -> None:
+            try:
+                append(*arguments)
+            except errors.LogLockedError:
+                retried.set()
+                raise
+
+        monkeypatch.setattr(DeadLetterTopic, "append", signalled)
+        monkeypatch.setattr(cursor_log, "LOCK_TIMEOUT_S", 3600.0)  # a wait under the queue's lock would be for good
+        with topic.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue:
+            records = everything(queue)
+            with Topic.open(path.parent / "orders.dead", 1):
+                waiting = InThread(lambda: queue.nack(records[0, 0], timeout=None))
+                assert retried.wait(30)
+                queue.ack(*(records[1, n] for n in range(5)))
+                assert queue.committed == {0: 0, 1: 5} and waiting.running
+            waiting.result()
+            assert queue.committed == {0: 1, 1: 5}
+            assert [value for value, _ in dead_letters(path)] == [b"0"]
 
 
 class TestOwners:
