@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from kreplog.client.bulk_errors import GroupRequestError, TransactionRequestError
+from kreplog.client.bulk_errors import GroupRequestError, ProduceError, TransactionRequestError
 from kreplog.client.coordinator_requests import GROUP, TRANSACTION, Refusal, call_coordinator, refused_offsets
-from kreplog.client.producer import Producer
+from kreplog.client.producer import AppendedRange, Producer
 from kreplog.errors import ErrorCode, KreplogError, ProducerFencedError, UsageError
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import generic
@@ -85,6 +85,15 @@ class TransactionalProducer(Producer):
             for partition in topic.partitions
             if partition.committed_offset >= 0
         }
+
+    def append_arrow(self, topic: str, data: object, *, partition: int | None = None) -> tuple[AppendedRange, ...]:
+        """As Producer's. Raises ProducerFencedError also where a leader knows of the next producer."""
+        try:
+            return super().append_arrow(topic, data, partition=partition)
+        except ProduceError as error:
+            if error.code not in _FENCED:
+                raise
+            raise _fenced(error) from error
 
     def commit(self, group: str | None = None, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit the rows, and the group's offsets with them. Where this raises, rows and offsets are not committed,
@@ -169,7 +178,11 @@ class TransactionalProducer(Producer):
         except (TransactionRequestError, GroupRequestError) as error:
             if error.code not in _FENCED:
                 raise
-            raise ProducerFencedError(f"{error}: another producer has begun with this transactional id") from error
+            raise _fenced(error) from error
+
+
+def _fenced(error: KreplogError) -> ProducerFencedError:
+    return ProducerFencedError(f"{error}: another producer has begun with this transactional id")
 
 
 def _refused(response: Any) -> Refusal | None:

@@ -21,10 +21,10 @@ from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.staging import FOLDER
 from tests.integration.clusters import eventually
 from tests.spark import sink_driver
+from tests.spark.processes import environment, is_alive, workers_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
 ROWS = 40_000
 DRIVERS = 15
 PER_DRIVER = 10
@@ -47,10 +47,6 @@ json.dump(found, sys.stdout)
 """
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
-
-
 @contextmanager
 def driver(folder: Path, life: int, task_kills: int) -> Iterator[subprocess.Popen[bytes]]:
     """Killed at the end with its JVM, as if its machine had gone."""
@@ -67,38 +63,6 @@ def driver(folder: Path, life: int, task_kills: int) -> Iterator[subprocess.Pope
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         eventually(lambda: not any(map(is_alive, with_workers)), "the workers of a dead driver live on", 60)
-
-
-def stat_of(pid: int) -> list[str]:
-    """State, parent, group, session, ...: empty for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def is_alive(pid: int) -> bool:
-    return stat_of(pid)[:1] not in ([], ["Z"], ["X"])
-
-
-def workers_of(driver_pid: int) -> list[int]:
-    """The Python processes that the daemons of the driver's JVM have forked: they run tasks, plans and commits."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        fields = stat_of(int(entry.name)) if entry.name.isdigit() else []
-        if fields and fields[0] not in "ZX":
-            parents[int(entry.name)] = int(fields[1])
-    children = {driver_pid}
-    for _ in range(3):  # JVM, daemon, worker
-        children = {pid for pid, parent in parents.items() if parent in children}
-    return sorted(pid for pid in children if b"pyspark.daemon" in command_of(pid))
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def kill_workers(process: subprocess.Popen[bytes], count: int, choose: random.Random) -> int:
