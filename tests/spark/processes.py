@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
+    path = [ROOT / "tests" / "spark" / "startup", ROOT / "spark", ROOT]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
 
 
 def stat_of(pid: int) -> list[str]:
