@@ -23,7 +23,9 @@ from kreplog.cluster.local_cluster import LocalCluster
 from pyspark_kreplog.sink import Job
 from tests.client.brokers import make_topic
 from tests.integration.clusters import eventually, kill, running
+from tests.spark import sink_loop
 from tests.spark.processes import environment, is_alive, stat_of, workers_of
+from tests.spark.sink_loop import number_in
 from tests.spark.stepped_sink import SteppedDataSource, met, plan, stepped_sink
 from tests.spark.transaction_driver import PER_BATCH, start_stream
 
@@ -146,6 +148,53 @@ def test_a_driver_that_goes_on_after_its_successor_writes_nothing(cluster: Local
         drivers.wait()
 
 
+LIFE_S = 240.0
+KILLS = 100
+KILLS_OF_BROKERS = 5
+
+
+@pytest.mark.long
+def test_the_process_that_commits_is_killed_many_times(
+    cluster: LocalCluster, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """At a step, or at any time; a broker beside it now and then, also between the two ends of a commit."""
+    make_topic(cluster, "many", 3)
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    command = [sys.executable, "-m", "tests.spark.sink_loop", str(tmp_path), cluster.bootstrap(), "many"]
+    with open(tmp_path / "loop.log", "wb") as log:
+        process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
+    try:
+        killed = 0
+        for number in range(KILLS):
+            eventually(lambda: number_in(tmp_path / "worker") not in (0, killed), "no process commits", 60)  # noqa: B023
+            if choose.random() < 0.5:
+                killed = meet(tmp_path, choose.choice(STEPS), signal.SIGKILL, process)
+            else:
+                time.sleep(choose.random() / 2)  # so that the kill comes at any time of a commit
+                killed = number_in(tmp_path / "worker")
+                with suppress(ProcessLookupError):  # its commit has failed, and another process comes
+                    os.kill(killed, signal.SIGKILL)
+            if number % (KILLS // KILLS_OF_BROKERS) == 0:
+                broker = choose.choice(cluster.brokers)
+                kill(cluster, broker)
+                cluster.start([broker])
+        (tmp_path / "end").touch()
+        assert process.wait(LIFE_S) == 0, (tmp_path / "loop.log").read_text()[-4000:]
+    finally:
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    rows = number_in(tmp_path / "committed") * sink_loop.ROWS
+    committed_once(cluster, "many", rows)
+    sent = sum(map(len, values(cluster, "many", "read_uncommitted")))
+    assert sent > rows  # transactions were aborted with rows sent
+    figure(
+        f"{KILLS} kills of the process that commits, {KILLS_OF_BROKERS} of brokers: {sent} rows sent, {rows} committed"
+    )
+
+
 @contextmanager
 def driver(folder: Path, cluster: LocalCluster, topic: str, kind: str) -> Iterator[subprocess.Popen[bytes]]:
     """Killed at the end with its JVM and its workers, those that are paused too, as if its machine had gone."""
@@ -167,46 +216,6 @@ def driver(folder: Path, cluster: LocalCluster, topic: str, kind: str) -> Iterat
         eventually(lambda: not any(map(is_alive, workers)), "the workers of a dead driver live on", 60)
 
 
-DRIVERS = 10
-PER_DRIVER = 9
-"""Kills of workers in the life of each driver: of any, and of those at a step."""
-
-LIFE_S = 240.0
-
-
-@pytest.mark.long
-def test_drivers_workers_and_brokers_are_killed(
-    cluster: LocalCluster, tmp_path: Path, figure: Callable[[str], None]
-) -> None:
-    make_topic(cluster, "fire", 3)
-    rows = 40_000
-    feed(tmp_path, rows)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    choose = random.Random(seed)
-    at_steps = 0
-    for _ in range(DRIVERS):
-        with driver(tmp_path, cluster, "fire", "first") as process:
-            for _ in range(PER_DRIVER):
-                if choose.random() < 0.5:
-                    meet(tmp_path, choose.choice(STEPS), signal.SIGKILL, process)
-                    at_steps += 1
-                else:
-                    kill_worker(process, choose)
-            meet(tmp_path, choose.choice(STEPS), signal.SIGSTOP, process)
-            broker = choose.choice((0, 1, 2))
-            kill(cluster, broker)
-        cluster.start([broker])
-    with driver(tmp_path, cluster, "fire", "last") as process:
-        assert process.wait(LIFE_S) == 0, (tmp_path / "driver.log").read_text()[-4000:]
-    committed_once(cluster, "fire", rows)
-    sent = sum(map(len, values(cluster, "fire", "read_uncommitted")))
-    figure(
-        f"killed: {DRIVERS} drivers, each with a broker, {DRIVERS * PER_DRIVER} workers, {at_steps} of them at a step; "
-        f"{sent} rows sent, {rows} committed, each once"
-    )
-
-
 def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Popen[bytes]) -> int:
     """Wait until a worker comes to the step and gets the signal; return its process id."""
     before = set(met(steps, step))
@@ -215,13 +224,6 @@ def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Pop
     assert process.poll() is None, f"the driver ended with {process.returncode}"
     (pid,) = set(met(steps, step)) - before
     return pid
-
-
-def kill_worker(process: subprocess.Popen[bytes], choose: random.Random) -> None:
-    time.sleep(choose.random() / 2)  # so that the kill comes at any time of a worker's life
-    eventually(lambda: workers_of(process.pid), "no workers to kill", LIFE_S)
-    with suppress(ProcessLookupError, IndexError):  # it has ended by itself
-        os.kill(choose.choice(workers_of(process.pid)), signal.SIGKILL)
 
 
 @pytest.mark.long
