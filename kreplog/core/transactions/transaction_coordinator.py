@@ -51,7 +51,7 @@ from kreplog.core.transaction_messages import (
 )
 from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
-from kreplog.core.transactions.transaction_listing import describe, list_transactions
+from kreplog.core.transactions.transaction_listing import TransactionListings, describe
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import DECIDED, ENDED, IDLE, TransactionState
 from kreplog.errors import ErrorCode, InvariantError
@@ -91,6 +91,7 @@ class TransactionCoordinator:
         self._tags = itertools.count(1)
         self._appends: dict[int, Then] = {}
         self._markers = MarkerWriter(self._timers, partitions, leader_of, self._complete, self._is_led)
+        self._listings = TransactionListings(self._timers, self.shards.values, self._is_led)
         self._expiration = IdExpiration(
             config, self._timers, self.shards.values, self._is_led, self._append_records, self._add_parked
         )
@@ -101,8 +102,7 @@ class TransactionCoordinator:
                 described = tuple(describe(name, self._shard_of(name)) for name in transactional_ids)
                 yield Reply(reply_to, DescribeTransactionsResponse(described))
             case Received(reply_to, ListTransactionsRequest() as query):
-                wall_ms: int = yield WallClock()
-                yield Reply(reply_to, list_transactions(self.shards.values(), query, wall_ms))
+                yield from self._listings.begin(reply_to, query, now_ms)
             case Received(reply_to, request):
                 yield from self._received(reply_to, request, now_ms)  # type: ignore[arg-type]
             case GroupRecordsAppended(tag, error):

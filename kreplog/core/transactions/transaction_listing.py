@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
+from kreplog.core.effects import Reply, Steps, WallClock
+from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import (
     DescribedTransaction,
     ListedTransaction,
@@ -13,6 +19,9 @@ from kreplog.core.transaction_messages import (
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode
+
+IDS_PER_STEP = 500
+"""Transactional ids that one step of a listing looks at."""
 
 _LABELS = frozenset(state.label for state in TransactionState)
 _PATTERN_MEMORY = 1 << 20
@@ -38,25 +47,76 @@ def describe(transactional_id: str, shard: TransactionShard | ErrorCode) -> Desc
     )
 
 
-def list_transactions(
-    shards: Iterable[TransactionShard], request: ListTransactionsRequest, wall_ms: int
-) -> ListTransactionsResponse:
-    """Those of all shards that pass the request's filters; an error while one of them is being loaded, or for a pattern
-    that is no regular expression of RE2."""
-    unknown = tuple(state for state in request.states if state not in _LABELS)
-    matches = _matcher(request.pattern)
-    if matches is None:
-        return ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
-    listed: list[ListedTransaction] = []
-    for shard in shards:
-        if not shard.active:
-            return ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown)
-        listed += [
-            ListedTransaction(name, transaction.stored.producer_id, transaction.state.label)
-            for name, transaction in shard.transactions.items()
-            if _passes(transaction, request, wall_ms) and matches(name)
+class TransactionListings:
+    """ListTransactions requests under way, each walked in steps. shards: those of the coordinator. is_led: whether it
+    still leads one."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        shards: Callable[[], Iterable[TransactionShard]],
+        is_led: Callable[[TransactionShard], bool],
+    ) -> None:
+        self._timers = timers
+        self._shards = shards
+        self._is_led = is_led
+
+    def begin(self, reply_to: Hashable, request: ListTransactionsRequest, now_ms: int) -> Steps[None]:
+        """Reply with the ids of all shards that pass the request's filters, in this step or a later one; with an error
+        while one of the shards is loaded, or moves away, and for a pattern that is no regular expression of RE2."""
+        unknown = tuple(state for state in request.states if state not in _LABELS)
+        matches = _matcher(request.pattern)
+        if matches is None:
+            yield Reply(reply_to, ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown))
+            return
+        wall_ms: int = yield WallClock()
+        listing = _TransactionListing(reply_to, request, wall_ms, matches, unknown, deque(self._shards()))
+        yield from self._go_on(listing, now_ms)
+
+    def _go_on(self, listing: _TransactionListing, now_ms: int) -> Steps[None]:
+        left = IDS_PER_STEP
+        while listing.shards and left:
+            shard = listing.shards[0]
+            if not (shard.active and self._is_led(shard)):
+                response = ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, listing.unknown_states)
+                yield Reply(listing.reply_to, response)
+                return
+            left -= listing.take(shard, left)
+        if listing.shards:
+            self._timers.set(Deadline(partial(self._go_on, listing)), now_ms + 1)
+        else:
+            response = ListTransactionsResponse(ErrorCode.NONE, listing.unknown_states, tuple(listing.found))
+            yield Reply(listing.reply_to, response)
+
+
+@dataclass(slots=True)
+class _TransactionListing:
+    """A request under way. shards: those that are not walked to their end. ids: those left of the first shard, as they
+    were when its turn came; None before."""
+
+    reply_to: Hashable
+    request: ListTransactionsRequest
+    wall_ms: int
+    matches: Callable[[str], object]
+    unknown_states: tuple[str, ...]
+    shards: deque[TransactionShard]
+    ids: Iterator[TransactionalId] | None = None
+    found: list[ListedTransaction] = field(default_factory=list)
+
+    def take(self, shard: TransactionShard, most: int) -> int:
+        """Walk up to `most` ids of the first shard, and return how many; all that were left if that is less."""
+        if self.ids is None:
+            self.ids = iter(list(shard.transactions.values()))
+        taken = list(islice(self.ids, most))
+        self.found += [
+            ListedTransaction(each.transactional_id, each.stored.producer_id, each.state.label)
+            for each in taken
+            if _passes(each, self.request, self.wall_ms) and self.matches(each.transactional_id)
         ]
-    return ListTransactionsResponse(ErrorCode.NONE, unknown, tuple(listed))
+        if len(taken) < most:
+            self.shards.popleft()
+            self.ids = None
+        return len(taken)
 
 
 def _matcher(pattern: str) -> Callable[[str], object] | None:

@@ -223,6 +223,8 @@ class Api:
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
+            if key == ApiKey.LIST_TRANSACTIONS:  # of any number of transactional ids
+                context.offload = self._respond_from_thread
             self._host.receive(Received(context, request))
         elif key in groups.ENCODERS:
             if isinstance(request, JoinGroupRequest):

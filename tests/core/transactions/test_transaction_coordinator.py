@@ -27,6 +27,7 @@ from kreplog.core.transaction_messages import (
     TransactionRecord,
 )
 from kreplog.core.transactions.marker_writer import ABSENCE_MS
+from kreplog.core.transactions.transaction_listing import IDS_PER_STEP
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
@@ -388,3 +389,36 @@ def test_nothing_is_listed_while_a_shard_is_loaded() -> None:
     shell = Shell()
     shell.core.shards[0].active = False
     assert shell.request(ListTransactionsRequest()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_many_transactional_ids_are_listed_in_steps() -> None:
+    shell = Shell()
+    names = [f"id-{number}" for number in range(2 * IDS_PER_STEP)]
+    for name in names:
+        shell.request(InitProducerIdRequest(name, TIMEOUT_MS, 100))
+    assert shell.request(ListTransactionsRequest()) is None
+    listing = shell.count
+    assert shell.core.next_wakeup(shell.now_ms) == shell.now_ms + 1
+    assert shell.init().error is ErrorCode.NONE, "others are served in between"
+    shell.tick(1)
+    assert listing not in shell.replies
+    shell.tick(1)
+    assert sorted(listed.transactional_id for listed in shell.replies[listing].transactions) == sorted(names)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_is_listed_of_a_shard_that_moves_away_meanwhile(again: bool) -> None:
+    """Nor of one that is loaded again: what it has by then was not looked at."""
+    shell = Shell()
+    for number in range(IDS_PER_STEP):
+        shell.request(InitProducerIdRequest(f"id-{number}", TIMEOUT_MS, 100))
+    assert shell.request(ListTransactionsRequest()) is None
+    listing = shell.count
+    shell.step(LeadershipChanged(LOG, None, 0))
+    if again:
+        shell.step(LeadershipChanged(LOG, 2, len(shell.log)))
+    shell.tick(1)
+    assert (shell.replies[listing].error, shell.replies[listing].transactions) == (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        (),
+    )
