@@ -35,7 +35,7 @@ from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
 from kreplog.types import TopicPartition
-from kreplog.wire import fetch, generic, produce
+from kreplog.wire import fetch, generic, produce, transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim
@@ -369,6 +369,25 @@ def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InvariantError):
         with_broker(tmp_path, work)
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_list_of_transactions_is_encoded_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ApiKey.LIST_TRANSACTIONS
+    encode = transactions.ENCODERS[key]
+    threads: list[str] = []
+
+    def traced(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(*arguments)
+
+    monkeypatch.setitem(transactions.ENCODERS, key, traced)
+
+    async def work(client: Client) -> None:
+        assert (await client.call(key, 0, state_filters=[], producer_id_filters=[])).error_code == 0
+
+    with_broker(tmp_path, work)
+    (thread,) = threads
+    assert thread.startswith("kreplog-requests")
 
 
 @pytest.mark.parametrize("call", ["sync_files", "flush"])
