@@ -216,6 +216,44 @@ def driver(folder: Path, cluster: LocalCluster, topic: str, kind: str) -> Iterat
         eventually(lambda: not any(map(is_alive, workers)), "the workers of a dead driver live on", 60)
 
 
+DRIVERS = 3
+PER_DRIVER = 2
+"""Kills of workers in the life of each driver: of any, and of those at a step."""
+
+
+@pytest.mark.long
+def test_drivers_workers_and_brokers_are_killed(
+    cluster: LocalCluster, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    make_topic(cluster, "fire", 3)
+    rows = 2_000
+    feed(tmp_path, rows)
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    at_steps = 0
+    for _ in range(DRIVERS):
+        with driver(tmp_path, cluster, "fire", "first") as process:
+            for _ in range(PER_DRIVER):
+                if choose.random() < 0.5:
+                    meet(tmp_path, choose.choice(STEPS), signal.SIGKILL, process)
+                    at_steps += 1
+                else:
+                    kill_worker(process, choose)
+            meet(tmp_path, choose.choice(STEPS), signal.SIGSTOP, process)
+            broker = choose.choice((0, 1, 2))
+            kill(cluster, broker)
+        cluster.start([broker])
+    with driver(tmp_path, cluster, "fire", "last") as process:
+        assert process.wait(LIFE_S) == 0, (tmp_path / "driver.log").read_text()[-4000:]
+    committed_once(cluster, "fire", rows)
+    sent = sum(map(len, values(cluster, "fire", "read_uncommitted")))
+    figure(
+        f"killed: {DRIVERS} drivers, each with a broker, {DRIVERS * PER_DRIVER} workers, {at_steps} of them at a step; "
+        f"{sent} rows sent, {rows} committed, each once"
+    )
+
+
 def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Popen[bytes]) -> int:
     """Wait until a worker comes to the step and gets the signal; return its process id."""
     before = set(met(steps, step))
@@ -224,6 +262,13 @@ def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Pop
     assert process.poll() is None, f"the driver ended with {process.returncode}"
     (pid,) = set(met(steps, step)) - before
     return pid
+
+
+def kill_worker(process: subprocess.Popen[bytes], choose: random.Random) -> None:
+    time.sleep(choose.random() / 2)  # so that the kill comes at any time of a worker's life
+    eventually(lambda: workers_of(process.pid), "no workers to kill", LIFE_S)
+    with suppress(ProcessLookupError, IndexError):  # it has ended by itself
+        os.kill(choose.choice(workers_of(process.pid)), signal.SIGKILL)
 
 
 @pytest.mark.long
