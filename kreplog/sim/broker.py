@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kreplog.config import ReplicationConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.broker.add_partitions import outcome_of
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
@@ -27,10 +28,12 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
+from kreplog.sim.add_partitions_sender import AddPartitionsSender, receive_add_partitions
 from kreplog.sim.control_channels import VirtualControlSender
-from kreplog.sim.core_runner import AWAITED, CoreRunner
+from kreplog.sim.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
 from kreplog.sim.log_effects import LOG_EFFECTS
@@ -70,13 +73,6 @@ EXIT_DELAY_MS = 300
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
     """A client's metadata request; the response is a copy of the broker's MetadataCache."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalReply:
-    """The reply_to of a request that this process has itself. reply: called with the response."""
-
-    reply: Callable[[Any], None]
 
 
 class Machine:
@@ -172,6 +168,7 @@ class BrokerProcess:
             *(self.cores.channels, cluster.network, scheduler, self.host),
             *(lambda: self.running, self._check_control_request, self.control.put),
         )
+        self._add_partitions = AddPartitionsSender(cluster.network, self.host, lambda: self.alive, self.replicas.put)
         self._flushes = FlushQueue()
         self._has_init = False
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
@@ -313,6 +310,8 @@ class BrokerProcess:
     def _requested(self, reply_to: int, request: Any) -> None:
         if isinstance(request, MetadataRequest):
             self._reply_metadata(reply_to)
+        elif isinstance(request, tuple):
+            receive_add_partitions(request, self.transactions.put, partial(self.cluster.network.reply, reply_to))
         else:
             parts = [request]
             if isinstance(request, m.ControlRequest):
@@ -505,15 +504,13 @@ class BrokerProcess:
             )
 
     def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
-        def answered(response: Any) -> None:
-            if self.alive:
-                runner.put(_add_partitions_replied(effect.tag, response))
+        def answered(response: AddPartitionsToTxnResponse) -> None:
+            runner.put(outcome_of(effect, response))
 
         if effect.coordinator == self.id:
             self.transactions.put(events.Received(LocalReply(answered), effect.request))
         else:
-            timeout_us, to = MARKERS_TIMEOUT_MS * MS, f"b{effect.coordinator}"
-            self.cluster.network.call(self.host, to, "add partitions", effect.request, answered, timeout_us)
+            self._add_partitions.send(effect)
 
     def _leader_of(self, partition: TopicPartition) -> int:
         state = self.manager.metadata.partitions.get(partition)
@@ -670,13 +667,6 @@ class BrokerProcess:
 def _group_records_appended(runner: CoreRunner, tag: int, response: m.ProduceResponse) -> None:
     (produced,) = response.partitions
     runner.put(events.GroupRecordsAppended(tag, produced.error, produced.base_offset))
-
-
-def _add_partitions_replied(tag: int, response: Any) -> events.AddPartitionsReplied:
-    if response is None:
-        return events.AddPartitionsReplied(tag)
-    ((_, error),) = response.partitions
-    return events.AddPartitionsReplied(tag, error, response.coordinator_epoch)
 
 
 def _markers_replied(tag: int, response: m.ProduceResponse | None) -> events.MarkersReplied:

@@ -7,6 +7,8 @@ dropped.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core import effects, events
@@ -24,6 +26,13 @@ class _Awaited:
 
 
 AWAITED = _Awaited()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReply:
+    """The reply_to of a request that a process has itself. reply: called with the response."""
+
+    reply: Callable[[Any], None]
 
 
 class CoreRunner:

@@ -79,6 +79,9 @@ GROUP_PARTITIONS = 2
 TRANSACTED_TOPIC = "transacted"
 """The topic that transactions write to, and no other client."""
 
+MANY_TRANSACTED = 5
+"""Its number of partitions in some seeds, where a leader has several and a process writes to them at once."""
+
 OWN_TOPICS = frozenset({*INTERNAL_TOPICS, TRANSACTED_TOPIC})
 """Topics that other clients and operators leave alone."""
 
@@ -235,12 +238,16 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
         return plan
     flushes = power and random.random() < 0.5
     topics = [
-        _internal_topic(TRANSACTED_TOPIC, random.randint(1, 2), plan, flushes),
+        _internal_topic(TRANSACTED_TOPIC, _transacted_partitions(plan.seed, random.randint(1, 2)), plan, flushes),
         _internal_topic(TRANSACTIONS_TOPIC, 1, plan, flushes),
     ]
     if not plan.members:
         topics.append(_internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
     return replace(plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4))
+
+
+def _transacted_partitions(seed: int, few: int) -> int:
+    return MANY_TRANSACTED if seed % 4 == 1 else few
 
 
 def _internal_topic(name: str, partitions: int, plan: SimulationPlan, flushes: bool) -> TopicPlan:

@@ -45,7 +45,7 @@ from kreplog.core.transaction_messages import (
     partition_of_transaction,
 )
 from kreplog.errors import ErrorCode
-from kreplog.sim.faults import TRANSACTED_TOPIC
+from kreplog.sim.faults import MANY_TRANSACTED, TRANSACTED_TOPIC
 from kreplog.sim.history import (
     History,
     ProducerBegun,
@@ -200,6 +200,8 @@ class TransactionalProcess:
             values.append((chosen[0], f"{name}:copy:{offset}"))
         elif random.random() < 0.5:
             values.append((random.choice(chosen), f"{name}:more"))
+        if self._topics.transacted == MANY_TRANSACTED:
+            yield from self._send_at_once(name, values)
         for partition, value in values:
             written = yield from self._write(name, partition, value)
             if written is None:
@@ -238,14 +240,7 @@ class TransactionalProcess:
         """Write a record until it is acknowledged; False if it is refused, None if its process gives it up while it is
         on its way."""
         sequence = self._sequences.get(partition, 0)
-        records = self._codec.encode(
-            *self._producer, sequence, [value.encode()], self._history.now_ms(), transactional=True
-        )
-        timeout_ms = self._settings.request_ms * 3 // 4
-        request = TransactionalProduce(
-            -1, timeout_ms, (ProducePartition(partition, records),), self._id, self._is_second
-        )
-        self._history.add(TransactionRecordSent(*self._where(), self._name, name, partition, value))
+        request = self._produce(name, partition, value)
         if self._choices.random() < 0.1:
             known = self._metadata.partitions.get(partition)
             if known is not None and known.state.leader != NO_LEADER:
@@ -257,6 +252,30 @@ class TransactionalProcess:
         self._sequences[partition] = sequence + 1
         self._history.add(TransactionRecordWritten(*self._where(), self._name, name, value))
         return True
+
+    def _send_at_once(self, name: str, values: Sequence[tuple[TopicPartition, str]]) -> Steps:
+        """Send the first record of each partition, all that one leader has without waiting in between; `_write` sends
+        each again until it is acknowledged."""
+        requests: dict[int, list[TransactionalProduce]] = {}
+        for partition, value in dict(reversed(values)).items():
+            known = self._metadata.partitions.get(partition)
+            if known is not None and known.state.leader != NO_LEADER:
+                requests.setdefault(known.state.leader, []).append(self._produce(name, partition, value))
+        for leader, together in requests.items():
+            yield Call(leader, tuple(together), self._settings.request_ms)
+
+    def _produce(self, name: str, partition: TopicPartition, value: str) -> TransactionalProduce:
+        """The request that writes the partition's next record."""
+        records = self._codec.encode(
+            *self._producer,
+            self._sequences.get(partition, 0),
+            [value.encode()],
+            self._history.now_ms(),
+            transactional=True,
+        )
+        timeout_ms = self._settings.request_ms * 3 // 4
+        self._history.add(TransactionRecordSent(*self._where(), self._name, name, partition, value))
+        return TransactionalProduce(-1, timeout_ms, (ProducePartition(partition, records),), self._id, self._is_second)
 
     def _commit_offset(self, offset: int) -> Steps:
         if not self._is_second:

@@ -67,6 +67,7 @@ FOUND = {
     "groups-served-before-loaded": 3,
     "groups-survive-resignation": 16,
     "init-is-split": 47,
+    "joined-partition-not-added": 253,
     "interrupted-log-trusted": 106,
     "isr-write-unconditional": 1,
     "join-waits-for-all": 3,

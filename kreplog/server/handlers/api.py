@@ -18,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
+from kreplog.core.broker.add_partitions import GatheredResponses
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
@@ -465,14 +466,13 @@ class Api:
     def _add_for_leaders(self, context: RequestContext, frame: Frame) -> None:
         """The coordinator's part of KIP-890, for the transactions of one request."""
         header = context.header
-        responses: dict[str, AddPartitionsToTxnResponse] = {}
         requests = transactions.decode_leaders_add_partitions(frame, header)
         if not requests:
             context.respond(transactions.encode_leaders_add_partitions_response({}, header))
+        gathered = GatheredResponses(len(requests))
 
         def gather(transactional_id: str, response: AddPartitionsToTxnResponse) -> None:
-            responses[transactional_id] = response
-            if len(responses) == len(requests):
+            if responses := gathered.add(transactional_id, response):
                 context.respond(transactions.encode_leaders_add_partitions_response(responses, header))
 
         for request in requests:

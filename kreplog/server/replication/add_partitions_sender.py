@@ -1,18 +1,15 @@
-"""AddPartitionsSender: has coordinators verify or add the partitions of transactions that this broker leads (KIP-890).
-
-What waits for the same coordinator goes into one request.
-"""
+"""AddPartitionsSender: asks coordinators about the partitions of transactions that this broker leads (KIP-890)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from kreplog.core.broker.add_partitions import coalesce, outcome_of
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
-from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
@@ -50,21 +47,18 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
         else:
             self.put(effect.coordinator, effect)
 
-    def _answered(self, effect: SendAddPartitions, response: AddPartitionsToTxnResponse | None) -> None:
-        (partition,) = effect.request.partitions
-        error = None if response is None else dict(response.partitions).get(partition)
-        epoch = -1 if response is None else response.coordinator_epoch
-        self._answer(AddPartitionsReplied(effect.tag, error, epoch))
+    def _answered(self, effect: SendAddPartitions, response: AddPartitionsToTxnResponse) -> None:
+        self._answer(outcome_of(effect, response))
 
     async def exchange(
-        self, peer: Peer, broker: int, correlation: int, effects: list[SendAddPartitions]
-    ) -> list[SendAddPartitions]:
-        together, requests, others = _together(effects)
+        self, peer: Peer, broker: int, correlation: int, effects: Sequence[SendAddPartitions]
+    ) -> Sequence[SendAddPartitions]:
+        coalesced = coalesce(effects)
         key = ApiKey.ADD_PARTITIONS_TO_TXN
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
         responses: dict[str, AddPartitionsToTxnResponse] = {}
         try:
-            request = transactions.encode_leaders_add_partitions(requests, header)
+            request = transactions.encode_leaders_add_partitions(coalesced.transactions, header)
             frame = await peer.call(self.address(broker), request, TIMEOUT_S)
             responses = transactions.decode_leaders_add_partitions_response(frame, header)
         except (OSError, TimeoutError, KreplogError) as error:
@@ -74,24 +68,6 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
                 str(error) or type(error).__name__,
             )
             peer.close()
-        for effect in together:
-            self._answered(effect, responses.get(effect.request.transactional_id))
-        return others
-
-
-def _together(
-    effects: list[SendAddPartitions],
-) -> tuple[list[SendAddPartitions], list[AddPartitionsToTxnRequest], list[SendAddPartitions]]:
-    """Those that one request holds, in which a transactional id stands once; what it holds; and the others."""
-    requests: dict[str, AddPartitionsToTxnRequest] = {}
-    together, others = [], []
-    for effect in effects:
-        request = effect.request
-        first = requests.setdefault(request.transactional_id, request)
-        if replace(first, partitions=request.partitions) != request:
-            others.append(effect)
-            continue
-        names = dict.fromkeys((*first.partitions, *request.partitions))
-        requests[request.transactional_id] = replace(first, partitions=tuple(names))
-        together.append(effect)
-    return together, [*requests.values()], others
+        for event in coalesced.replied(responses):
+            self._answer(event)
+        return coalesced.waiting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kreplog.core.effects import SendMarkers
@@ -51,8 +51,8 @@ class MarkerSender(RequestQueues[SendMarkers]):
         self._answer(MarkersReplied(tag, produced))
 
     async def exchange(
-        self, peer: Peer, broker: int, correlation: int, effects: list[SendMarkers]
-    ) -> list[SendMarkers]:
+        self, peer: Peer, broker: int, correlation: int, effects: Sequence[SendMarkers]
+    ) -> Sequence[SendMarkers]:
         effect, *others = effects
         key = ApiKey.WRITE_TXN_MARKERS
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from kreplog.server.network.internal import Address
@@ -40,9 +40,10 @@ class RequestQueues(ABC, Generic[E]):
         peer, correlation = Peer(_MAX_RESPONSE_BYTES, connect=self._connect), 0
         try:
             while True:
-                effects = [await queue.get()]
+                waiting = [await queue.get()]
                 while not queue.empty():
-                    effects.append(queue.get_nowait())
+                    waiting.append(queue.get_nowait())
+                effects: Sequence[E] = waiting
                 while effects:
                     correlation = (correlation + 1) & 0x7FFFFFFF
                     effects = await self.exchange(peer, broker, correlation, effects)
@@ -50,7 +51,7 @@ class RequestQueues(ABC, Generic[E]):
             peer.close()
 
     @abstractmethod
-    async def exchange(self, peer: Peer, broker: int, correlation: int, effects: list[E]) -> list[E]:
+    async def exchange(self, peer: Peer, broker: int, correlation: int, effects: Sequence[E]) -> Sequence[E]:
         """Send one request for some of the effects, and pass its outcome on; returns the other effects."""
 
     def address(self, broker: int) -> Address:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kreplog.core.effects import Steps
-from kreplog.core.events import MarkersReplied
+from kreplog.core.broker import add_partitions
+from kreplog.core.effects import SendAddPartitions, Steps
+from kreplog.core.events import AddPartitionsReplied, MarkersReplied
 from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.shard import GroupShard
@@ -14,12 +16,13 @@ from kreplog.core.messages import TransactionMarker
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
-from kreplog.core.transaction_messages import TransactionMetadata
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, TransactionMetadata
 from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.sim import add_partitions_sender
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
 MUTATIONS = MutationGroup()
@@ -148,3 +151,22 @@ def _verification_always_right() -> list[Patch]:
 def _epoch_not_bumped() -> list[Patch]:
     """A producer goes on in the epoch of the transaction that it has ended."""
     return [(TransactionCoordinator, "_next_epoch", lambda self, transaction, request: {"client_version": 2})]
+
+
+@MUTATIONS.add("joined-partition-not-added")
+def _joined_partition_not_added() -> list[Patch]:
+    """Of the partitions that one request joins only the first is sent; the others count as added with it (KIP-890)."""
+
+    def first_alone(waiting: Sequence[SendAddPartitions]) -> add_partitions.CoalescedAddPartitions:
+        coalesced = coalesce(waiting)
+        sent = tuple(replace(each, partitions=each.partitions[:1]) for each in coalesced.transactions)
+        return replace(coalesced, transactions=sent)
+
+    def of_any(effect: SendAddPartitions, response: AddPartitionsToTxnResponse | None) -> AddPartitionsReplied:
+        if response is not None and response.partitions:
+            ((_, error), *_) = response.partitions
+            response = replace(response, partitions=((effect.request.partitions[0], error),))
+        return outcome_of(effect, response)
+
+    coalesce, outcome_of = add_partitions.coalesce, add_partitions.outcome_of
+    return [(add_partitions_sender, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
