@@ -80,7 +80,7 @@ class NativeLog:
         sequenced: bool = True,
         verified_by: int = -1,
     ) -> AppendInfo:
-        return self.log.append_batches(
+        info = self.log.append_batches(
             records,
             leader_epoch,
             strict=strict,
@@ -88,18 +88,28 @@ class NativeLog:
             sequenced=sequenced,
             verified_by=verified_by,
         )
+        self._flush_sealed()
+        return info
 
     def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo:
-        return self.log.append_transaction_marker(
+        info = self.log.append_transaction_marker(
             marker.producer_id,
             marker.producer_epoch,
             committed=marker.committed,
             coordinator_epoch=marker.coordinator_epoch,
             leader_epoch=leader_epoch,
         )
+        self._flush_sealed()
+        return info
 
     def append_as_follower(self, records: Any) -> None:
         self.log.append_as_follower(records)
+        self._flush_sealed()
+
+    def _flush_sealed(self) -> None:
+        """As the broker does in the background; here it is done at once."""
+        if self.log.has_unflushed_segments:
+            self.log.flush_sealed()
 
     def assign_leader_epoch(self, epoch: int) -> None:
         self.log.assign_leader_epoch(epoch)
