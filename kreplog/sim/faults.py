@@ -247,7 +247,7 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
 
 
 def _transacted_partitions(seed: int, few: int) -> int:
-    return MANY_TRANSACTED if seed % 4 == 1 else few
+    return MANY_TRANSACTED if seed % 6 == 1 else few
 
 
 def _internal_topic(name: str, partitions: int, plan: SimulationPlan, flushes: bool) -> TopicPlan:
