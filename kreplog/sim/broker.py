@@ -31,7 +31,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
-from kreplog.sim.add_partitions_sender import AddPartitionsSender, receive_add_partitions
+from kreplog.sim.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.disk import Disk, DiskLog
@@ -168,7 +168,9 @@ class BrokerProcess:
             *(self.cores.channels, cluster.network, scheduler, self.host),
             *(lambda: self.running, self._check_control_request, self.control.put),
         )
-        self._add_partitions = AddPartitionsSender(cluster.network, self.host, lambda: self.alive, self.replicas.put)
+        self._add_partitions = VirtualAddPartitionsSender(
+            cluster.network, self.host, lambda: self.alive, self.replicas.put
+        )
         self._flushes = FlushQueue()
         self._has_init = False
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()

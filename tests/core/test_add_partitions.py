@@ -1,4 +1,4 @@
-"""What one request to a coordinator holds of the partitions that leaders ask it about (KIP-890)."""
+"""What one request to a coordinator holds of the partitions that a leader sends (KIP-890)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = [TopicPartition("topic", number) for number in range(4)]
 NONE, FENCED = ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def ask(
+def sending(
     tag: int, partition: TopicPartition, name: str = "a", epoch: int = 0, verify: bool = False
 ) -> SendAddPartitions:
     request = AddPartitionsToTxnRequest(name, 7, epoch, (partition,), from_leader=True, verify_only=verify)
@@ -21,7 +21,7 @@ def ask(
 
 
 def test_a_transactional_id_stands_once_with_all_its_partitions() -> None:
-    coalesced = coalesce([ask(1, P[0]), ask(2, P[1], "b"), ask(3, P[2]), ask(4, P[0])])
+    coalesced = coalesce([sending(1, P[0]), sending(2, P[1], "b"), sending(3, P[2]), sending(4, P[0])])
     held = [(each.transactional_id, each.partitions) for each in coalesced.transactions]
     assert held == [("a", (P[0], P[2])), ("b", (P[1],))]
     assert coalesced.waiting == ()
@@ -39,7 +39,12 @@ def test_a_transactional_id_stands_once_with_all_its_partitions() -> None:
 
 def test_another_producer_and_another_purpose_wait_for_the_next_request() -> None:
     """A partition that is only verified must not be added, nor one of a fenced producer to its successor's."""
-    first, newer, verified, last = ask(1, P[0]), ask(2, P[1], epoch=1), ask(3, P[2], verify=True), ask(4, P[3])
+    first, newer, verified, last = (
+        sending(1, P[0]),
+        sending(2, P[1], epoch=1),
+        sending(3, P[2], verify=True),
+        sending(4, P[3]),
+    )
     coalesced = coalesce([first, newer, verified, last])
     assert coalesced.effects == (first, last)
     assert coalesced.waiting == (newer, verified)
@@ -47,7 +52,7 @@ def test_another_producer_and_another_purpose_wait_for_the_next_request() -> Non
 
 
 def test_what_the_response_lacks_is_lost() -> None:
-    coalesced = coalesce([ask(1, P[0]), ask(2, P[1], "b")])
+    coalesced = coalesce([sending(1, P[0]), sending(2, P[1], "b")])
     assert list(coalesced.replied({})) == [AddPartitionsReplied(1), AddPartitionsReplied(2)]
     others = {"a": AddPartitionsToTxnResponse(((P[3], NONE),), 5)}
     assert list(coalesced.replied(others)) == [AddPartitionsReplied(1, None, 5), AddPartitionsReplied(2)]

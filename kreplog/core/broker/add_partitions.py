@@ -1,4 +1,4 @@
-"""What a broker asks a coordinator about the partitions of transactions, in one request (KIP-890).
+"""What a leader sends a coordinator about the partitions of transactions, in one request (KIP-890).
 
 One request is in flight to a coordinator at a time. What waits meanwhile goes into the next, in which a transactional
 id stands once: with the same producer and the same purpose, its partitions are joined.

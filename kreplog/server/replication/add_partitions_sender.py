@@ -1,4 +1,4 @@
-"""AddPartitionsSender: asks coordinators about the partitions of transactions that this broker leads (KIP-890)."""
+"""AddPartitionsSender: has coordinators verify or add the partitions of transactions of this leader (KIP-890)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
-from kreplog.sim import add_partitions_sender
+from kreplog.sim import add_partitions_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
 MUTATIONS = MutationGroup()
@@ -169,4 +169,4 @@ def _joined_partition_not_added() -> list[Patch]:
         return outcome_of(effect, response)
 
     coalesce, outcome_of = add_partitions.coalesce, add_partitions.outcome_of
-    return [(add_partitions_sender, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
+    return [(add_partitions_requests, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]

@@ -1,4 +1,4 @@
-"""AddPartitionsSender: carries out SendAddPartitions over the network, one request at a time to each coordinator."""
+"""VirtualAddPartitionsSender: carries out SendAddPartitions, one request at a time to each coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kreplog.sim.scheduler import MS
 TIMEOUT_MS = 2000
 
 
-class AddPartitionsSender:
+class VirtualAddPartitionsSender:
     """Of one process of a broker, on `host`. alive: whether it is. put: takes the events of its replication core."""
 
     def __init__(
