@@ -88,8 +88,8 @@ class Consumer(Closing):
     request_timeout_s: how long a broker may take for a response before its connection is given up.
     retry_timeout_s: how long leaders are looked for, and brokers tried, before that is an error.
     isolation_level: "read_committed" leaves out records of aborted transactions, and reads no further than the first
-    open one (KIP-98); it has a meaning for Apache Kafka's brokers, as kreplog's have no transactions. rack: the
-    client's, as broker.rack has it: where brokers select replicas by rack, records come from one there (KIP-392).
+    open one (KIP-98). rack: the client's, as broker.rack has it: where brokers select replicas by rack, records come
+    from one there (KIP-392).
     """
 
     def __init__(

@@ -68,6 +68,7 @@ class _Page(NamedTuple):
     recovery_point: int
     leader_epoch: int
     epochs: tuple[tuple[int, int], ...]
+    noted_at: int | None  # log end, where an epoch is assigned that has no record
 
 
 class ModelLog:
@@ -82,6 +83,7 @@ class ModelLog:
         self._segment_bytes = segment_bytes
         self._leader_epoch = 0
         self._epochs: tuple[tuple[int, int], ...] = ()
+        self._epochs_file: tuple[tuple[int, int], ...] = ()  # an assigned epoch is there from its first record on
         self._batches: list[ModelBatch] = []
         self._ends: list[int] = []
         self._segments = [0]
@@ -89,7 +91,7 @@ class ModelLog:
         self._producers: dict[int, _Producer] = {}
         self._snapshots: dict[int, dict[int, _Producer]] = {}
         self._ended: list[_EndedTransaction] = []
-        self._page = _Page(0, 0, 0, ())
+        self._page = _Page(0, 0, 0, (), None)
         self._power_lost = False
 
     @property
@@ -214,7 +216,7 @@ class ModelLog:
     def truncate_to(self, offset: int) -> None:
         self._check_range(offset)
         if offset == self.leo:  # an epoch without records must not prevent an older one
-            self._epochs = _before(self._epochs, offset)
+            self._epochs = self._epochs_file = _before(self._epochs, offset)
             return
         index = bisect_right(self._ends, offset)
         end = self._batches[index].base_offset
@@ -226,14 +228,14 @@ class ModelLog:
         self.leo = end
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
-        self._epochs = _before(self._epochs, end)
+        self._epochs = self._epochs_file = _before(self._epochs, end)
         self._load_producers()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.leo = self.log_start = self.high_watermark = self.recovery_point = offset
         self._segments = [offset]
         self._keep_first(0)
-        self._epochs = ()
+        self._epochs = self._epochs_file = ()
         self._snapshots.clear()
         self._producers = {}
         self._ended = []
@@ -271,7 +273,7 @@ class ModelLog:
         index = bisect_right(self._ends, first)
         del self._batches[:index], self._ends[:index]
         self._snapshots = {at: known for at, known in self._snapshots.items() if at >= first}
-        self._epochs = _from(self._epochs, self.log_start)
+        self._epochs = self._epochs_file = _from(self._epochs, self.log_start)
 
     def read(self, offset: int, limit: int, max_bytes: int) -> ModelRecords:
         self._check_range(offset)
@@ -332,7 +334,8 @@ class ModelLog:
 
     def write_back(self) -> None:
         """The kernel writes the state page to the disk."""
-        self._page = _Page(self.high_watermark, self.recovery_point, self._leader_epoch, self._epochs)
+        noted_at = None if self._epochs == self._epochs_file else self.leo
+        self._page = _Page(self.high_watermark, self.recovery_point, self._leader_epoch, self._epochs_file, noted_at)
 
     def cuts(self, start: int, end: int) -> list[int]:
         """Possible log ends after a power failure: the batch boundaries in [start, end], lowest first."""
@@ -358,19 +361,22 @@ class ModelLog:
 
     def _recover(self) -> None:
         """The state page is an older version; epochs that do not agree with it are rebuilt from the log."""
-        page, latest = self._page, self._last_epoch
+        page, latest = self._page, self._epochs_file[-1][0] if self._epochs_file else -1
         self.log_start = min(self.log_start, self.leo)
         self.high_watermark = max(min(page.high_watermark, self.leo), self.log_start)
         self.recovery_point = min(page.recovery_point, self.leo)
-        trusted = page.epochs == self._epochs
-        self._epochs = _before(self._epochs, self.leo + 1)
+        trusted = page.epochs == self._epochs_file
+        self._epochs = _before(self._epochs_file, self.leo + 1)
         if not trusted:
             self._epochs = ()
             for batch in self._batches:
                 if batch.leader_epoch > self._last_epoch:
                     start = max(batch.base_offset, self.log_start)
                     self._epochs = _assigned(self._epochs, batch.leader_epoch, start)
+        self._epochs_file = self._epochs
         self._leader_epoch = max(0, latest, self._last_epoch, page.leader_epoch)
+        if page.noted_at == self.leo and page.leader_epoch == self._leader_epoch > self._last_epoch:
+            self._epochs = _assigned(self._epochs, self._leader_epoch, self.leo)
 
     @property
     def _last_epoch(self) -> int:
@@ -395,6 +401,7 @@ class ModelLog:
         self._active_bytes = sum(batch.size for batch in self._batches if batch.base_offset >= base)
 
     def _write(self, batches: list[ModelBatch], size: int) -> None:
+        self._epochs_file = self._epochs
         rolled = False
         pieces = [(batches, size)] if size <= self._segment_bytes else [([batch], batch.size) for batch in batches]
         for piece, length in pieces:

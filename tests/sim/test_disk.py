@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from kreplog.core.effects import LogState
 from kreplog.errors import InvariantError, KreplogError, LogClosedError, LogFailedError, RecordBatchTooLargeError
@@ -237,9 +237,14 @@ class BothLogs(RuleBasedStateMachine):
         self.open()
 
 
-# The same sequences in each run: of some thousands of others one still differs in the epochs after a loss of power.
+# The same sequences in each run of `make test`; the long test finds others.
 BothLogs.TestCase.settings = settings(max_examples=60, stateful_step_count=40, derandomize=True)
 TestBothLogs = BothLogs.TestCase
+
+
+@pytest.mark.long
+def test_both_logs_do_the_same_in_thousands_of_sequences() -> None:
+    run_state_machine_as_test(BothLogs, settings=settings(max_examples=4000, stateful_step_count=40))
 
 
 def test_truncating_to_the_end_drops_an_epoch_without_records() -> None:
