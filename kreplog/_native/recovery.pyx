@@ -194,7 +194,7 @@ cdef class Recovery:
         cdef Segment last = log._segments[len(log._segments) - 1]
         cdef int64_t scan_from = position.recovery_point
         if self.known and last.base_offset >= position.active_base or self.fresh:
-            last.exposed = False  # also one that a killed writer had begun: a reader may have it open, and goes on in it
+            last.exposed = False  # also one that a killed writer had begun: readers may have it open, and go on in it
         clean = (
             not self.unsettled and position.recovery_point == position.leo
             and last.base_offset == position.active_base and last.byte_size() == position.active_size
