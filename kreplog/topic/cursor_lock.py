@@ -83,7 +83,7 @@ class LockedCursor(Closing):
 
     # The log that was read, and the one that is there
 
-    def _place(self, number: int, offset: int) -> CursorOffset:
+    def _with_leader_epoch(self, number: int, offset: int) -> CursorOffset:
         """An offset to commit, with the leader epoch of the record before it."""
         epochs = tuple(self._topic._folder.log(number).leader_epochs)
         return CursorOffset(offset, "", epoch_at(epochs, offset - 1))

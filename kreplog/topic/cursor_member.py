@@ -100,7 +100,7 @@ class CursorMember(LockedCursor, ABC):
             offsets = self._topic.offsets()
             if self._start == "latest" and not committed:
                 # Committed at once, else a successor would begin later than this one.
-                committed = {number: self._place(number, offsets[number].stop) for number in acquired}
+                committed = {number: self._with_leader_epoch(number, offsets[number].stop) for number in acquired}
                 self._commit_offsets(committed, durable=False)
             for number in acquired:
                 owned[number] = self._own(number, offsets[number], committed.get(number))

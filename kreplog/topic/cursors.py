@@ -152,7 +152,7 @@ class Cursor(LockedCursor):
         stored = self._stored.get(number)
         if stored is not None and stored.offset == position and number not in self._truncated:
             return stored
-        return self._place(number, position)
+        return self._with_leader_epoch(number, position)
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[Self]:

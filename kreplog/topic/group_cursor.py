@@ -177,7 +177,7 @@ class GroupCursor(CursorMember):
         committed = self._committed.get(number)
         if committed is not None and committed.offset == position and number not in self._truncated:
             return committed
-        return self._place(number, position)
+        return self._with_leader_epoch(number, position)
 
     def close(self) -> None:
         super().close()

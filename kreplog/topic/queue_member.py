@@ -79,7 +79,7 @@ class QueueMember(CursorMember):
     # Its partitions
 
     def _own(self, number: int, offsets: range, committed: CursorOffset | None) -> int:
-        start, metadata = (offsets.start, "") if committed is None else committed[:2]
+        start, metadata = (offsets.start, "") if committed is None else (committed.offset, committed.metadata)
         at = TopicPartition(self._topic.name, number)
         if metadata and not metadata.startswith(PREFIX):
             _logger.warning("%s: work queue %s replaces the metadata %.60r of its offset", at, self._name, metadata)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from kreplog.cluster.local_cluster import LocalCluster
+from tests.integration.clusters import running
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -38,6 +41,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers without topics; some modules have one with topics of their own."""
+    with running(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.integration.clusters import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -11,6 +17,39 @@ ROOT = Path(__file__).parents[2]
 def environment() -> dict[str, str]:
     path = [ROOT / "tests" / "spark" / "startup", ROOT / "spark", ROOT]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+
+
+@contextmanager
+def group_of(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is killed at the end, with all of its group."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def spark_driver(command: Sequence[str], log: Path, *, kill_workers: bool) -> Iterator[subprocess.Popen[bytes]]:
+    """Killed at the end with its JVM, as if its machine had gone. kill_workers: its workers too, those that are paused
+    as well; else they end by themselves."""
+    workers: list[int] = []
+    try:
+        with group_of(command, log) as process:
+            try:
+                yield process
+            finally:
+                workers += workers_of(process.pid)
+    finally:
+        for pid in workers if kill_workers else ():
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(map(is_alive, workers)), "the workers of a dead driver live on", 60)
 
 
 def stat_of(pid: int) -> list[str]:

@@ -112,7 +112,7 @@ def commit(steps: Path, bootstrap: str, topic: str) -> None:
 
 
 def main(steps: Path, bootstrap: str, topics: Sequence[str]) -> None:
-    import pyarrow  # noqa: F401  # for all children
+    import pyarrow  # noqa: F401 - loaded once, before the children are forked
 
     children = []
     for topic in topics:

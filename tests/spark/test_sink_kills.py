@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.staging import FOLDER
 from tests.integration.clusters import eventually
 from tests.spark import sink_driver
-from tests.spark.processes import environment, is_alive, workers_of
+from tests.spark.processes import environment, spark_driver, workers_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -47,22 +47,9 @@ json.dump(found, sys.stdout)
 """
 
 
-@contextmanager
-def driver(folder: Path, life: int, task_kills: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Killed at the end with its JVM, as if its machine had gone."""
+def driver(folder: Path, life: int, task_kills: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, sink_driver.__file__, str(folder), str(life), str(task_kills)]
-    with open(folder / "driver.log", "ab") as log:
-        process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        with_workers = [process.pid, *workers_of(process.pid)]
-        with suppress(ProcessLookupError):  # it has ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        eventually(lambda: not any(map(is_alive, with_workers)), "the workers of a dead driver live on", 60)
+    return spark_driver(command, folder / "driver.log", kill_workers=False)
 
 
 def kill_workers(process: subprocess.Popen[bytes], count: int, choose: random.Random) -> int:

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,9 @@ from kreplog.client.consumer import Consumer
 from kreplog.cluster.local_cluster import LocalCluster
 from pyspark_kreplog.sink import Job
 from tests.client.brokers import make_topic
-from tests.integration.clusters import eventually, kill, running
+from tests.integration.clusters import eventually, kill
 from tests.spark import sink_loop
-from tests.spark.processes import environment, is_alive, stat_of, workers_of
+from tests.spark.processes import group_of, is_alive, spark_driver, stat_of, workers_of
 from tests.spark.sink_loop import number_in
 from tests.spark.stepped_sink import SteppedDataSource, met, plan, stepped_sink
 from tests.spark.transaction_driver import PER_BATCH, start_stream
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
 
 
 def values(cluster: LocalCluster, topic: str, level: str = "read_committed") -> list[list[bytes]]:
@@ -122,30 +116,29 @@ def test_a_driver_that_goes_on_after_its_successor_writes_nothing(cluster: Local
         (tmp_path / topic).mkdir()
         plan(tmp_path / topic, step, signal.SIGSTOP)
     command = [sys.executable, "-m", "tests.spark.stepped_sink", str(tmp_path), cluster.bootstrap(), *topics]
-    drivers = subprocess.Popen(command, env=environment(), start_new_session=True)
-    try:
+    with group_of(command, tmp_path / "drivers.log") as drivers:
         for topic, step in topics.items():
-            eventually(lambda: met(tmp_path / topic, step), f"{topic} does not come to its step")  # noqa: B023
-            (zombie,) = met(tmp_path / topic, step)
-            eventually(lambda: stat_of(zombie)[0] == "T", f"{topic} does not stop")  # noqa: B023
-            options = {"kafka.bootstrap.servers": cluster.bootstrap(), "kafka.transactional.id": topic, "topic": topic}
-            successor = stepped_sink(tmp_path, options)
-            for batch, names in enumerate((["a", "b"], ["c"])):
-                rows = pa.record_batch({"value": [name.encode() for name in names]})
-                successor.commit([successor.write(Job(f"job {batch}", topic, batch), 0, [rows])])
-            before = values(cluster, topic, "read_uncommitted")
-            os.kill(zombie, signal.SIGCONT)
-            eventually(lambda: not is_alive(zombie), f"{topic} does not end")  # noqa: B023
-            error = (tmp_path / topic / "error").read_text()
-            reason = ZOMBIES[step]
-            assert error.startswith("ProducerFencedError: ") and reason in error if reason else not error, error
-            assert values(cluster, topic, "read_uncommitted") == before
-            eventually(lambda: values(cluster, topic) == [[b"a", b"b", b"c"]], lambda: str(values(cluster, topic)))  # noqa: B023
+            goes_on_after_its_successor(cluster, tmp_path, topic, step)
         assert drivers.wait(60) == 0
-    finally:
-        with suppress(ProcessLookupError):  # all have ended
-            os.killpg(drivers.pid, signal.SIGKILL)
-        drivers.wait()
+
+
+def goes_on_after_its_successor(cluster: LocalCluster, folder: Path, topic: str, step: str) -> None:
+    eventually(lambda: met(folder / topic, step), f"{topic} does not come to its step")
+    (zombie,) = met(folder / topic, step)
+    eventually(lambda: stat_of(zombie)[0] == "T", f"{topic} does not stop")
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "kafka.transactional.id": topic, "topic": topic}
+    successor = stepped_sink(folder, options)
+    for batch, names in enumerate((["a", "b"], ["c"])):
+        rows = pa.record_batch({"value": [name.encode() for name in names]})
+        successor.commit([successor.write(Job(f"job {batch}", topic, batch), 0, [rows])])
+    before = values(cluster, topic, "read_uncommitted")
+    os.kill(zombie, signal.SIGCONT)
+    eventually(lambda: not is_alive(zombie), f"{topic} does not end")
+    error = (folder / topic / "error").read_text()
+    reason = ZOMBIES[step]
+    assert error.startswith("ProducerFencedError: ") and reason in error if reason else not error, error
+    assert values(cluster, topic, "read_uncommitted") == before
+    eventually(lambda: values(cluster, topic) == [[b"a", b"b", b"c"]], lambda: str(values(cluster, topic)))
 
 
 LIFE_S = 240.0
@@ -163,12 +156,10 @@ def test_the_process_that_commits_is_killed_many_times(
     print(f"seed {seed}")
     choose = random.Random(seed)
     command = [sys.executable, "-m", "tests.spark.sink_loop", str(tmp_path), cluster.bootstrap(), "many"]
-    with open(tmp_path / "loop.log", "wb") as log:
-        process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
-    try:
+    with group_of(command, tmp_path / "loop.log") as process:
         killed = 0
         for number in range(KILLS):
-            eventually(lambda: number_in(tmp_path / "worker") not in (0, killed), "no process commits", 60)  # noqa: B023
+            await_another(tmp_path / "worker", killed)
             if choose.random() < 0.5:
                 killed = meet(tmp_path, choose.choice(STEPS), signal.SIGKILL, process)
             else:
@@ -182,10 +173,6 @@ def test_the_process_that_commits_is_killed_many_times(
                 cluster.start([broker])
         (tmp_path / "end").touch()
         assert process.wait(LIFE_S) == 0, (tmp_path / "loop.log").read_text()[-4000:]
-    finally:
-        with suppress(ProcessLookupError):  # it has ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     rows = number_in(tmp_path / "committed") * sink_loop.ROWS
     committed_once(cluster, "many", rows)
     sent = sum(map(len, values(cluster, "many", "read_uncommitted")))
@@ -195,25 +182,16 @@ def test_the_process_that_commits_is_killed_many_times(
     )
 
 
-@contextmanager
-def driver(folder: Path, cluster: LocalCluster, topic: str, kind: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Killed at the end with its JVM and its workers, those that are paused too, as if its machine had gone."""
+def await_another(worker: Path, killed: int) -> None:
+    """Return when there is a process that commits, after the one that was killed."""
+    eventually(lambda: number_in(worker) not in (0, killed), "no process commits", 60)
+
+
+def driver(
+    folder: Path, cluster: LocalCluster, topic: str, kind: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.spark.transaction_driver", str(folder), cluster.bootstrap(), topic, kind]
-    with open(folder / "driver.log", "ab") as log:
-        process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        workers = workers_of(process.pid)
-        with suppress(ProcessLookupError):  # it has ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pid in workers:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not any(map(is_alive, workers)), "the workers of a dead driver live on", 60)
+    return spark_driver(command, folder / "driver.log", kill_workers=True)
 
 
 DRIVERS = 3

@@ -24,7 +24,7 @@ from pyspark_kreplog.broker_sink import BrokerSink
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions, SinkOptions, parse_sink
 from tests.client.brokers import make_topic
-from tests.integration.clusters import eventually, kill, running
+from tests.integration.clusters import eventually, kill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,12 +33,6 @@ pytestmark = pytest.mark.spark
 QUICK = {"kafka.max.block.ms": "1500"}
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 HEADERS = "array(named_struct('key', 'h', 'value', x'00'), named_struct('key', '', 'value', null)) headers"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
 
 
 def save(frame: DataFrame, cluster: LocalCluster, **options: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,18 +20,12 @@ from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions, parse_sink
 from pyspark_kreplog.transactional_sink import TransactionalSink
 from tests.client.brokers import make_topic
-from tests.integration.clusters import eventually, running
+from tests.integration.clusters import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
 
 
 def sink(cluster: LocalCluster, transactional_id: str, **options: str) -> TransactionalSink:

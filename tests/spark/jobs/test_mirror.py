@@ -26,7 +26,7 @@ from kreplog_jobs import job, mirror, mirror_target
 from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from pyspark_kreplog import read as reader
-from tests.integration.clusters import admin_of, eventually, running, wait_for_topic
+from tests.integration.clusters import admin_of, eventually, wait_for_topic
 from tests.reference import sent
 
 pytestmark = pytest.mark.spark
@@ -330,12 +330,6 @@ def test_wrong_usage(tmp_path: Path) -> None:
 
 
 # Brokers
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
 
 
 def create(cluster: LocalCluster, topic: str, partitions: int) -> None:
