@@ -19,7 +19,7 @@ from kreplog.core.broker.add_partitions import outcome_of
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
-from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
+from kreplog.core.broker.log_directory import LogDirectory
 from kreplog.core.broker.request_parts import PartResponses, split_control
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -30,11 +30,12 @@ from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
 from kreplog.sim.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.flusher import VirtualFlusher
 from kreplog.sim.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
@@ -171,7 +172,10 @@ class BrokerProcess:
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
-        self._flushes = FlushQueue()
+        self._directory = LogDirectory()
+        self._flusher = VirtualFlusher(
+            scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory
+        )
         self._has_init = False
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
         self._created_by_init: list[DiskLog] = []
@@ -180,7 +184,7 @@ class BrokerProcess:
             **dict.fromkeys(LOG_EFFECTS, self._log),
             effects.EndOfRecords: self._end_of_records,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
-            effects.Flush: self._flush,
+            effects.Flush: lambda _, effect: self._flusher.flush(effect.partition),
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AppendGroupRecords: self._append_group_records,
             effects.ReadGroupRecords: self._read_group_records,
@@ -410,14 +414,26 @@ class BrokerProcess:
                 self._note_opened(effect.partition)
         except KreplogError as failed:
             error = failed
-        slow_ms = self.disk.slow_ms
+        slow_ms, delay_us = self.disk.slow_ms, 0
         if slow_ms:
             delay_us = int(slow_ms * MS * (0.5 + self._scheduler.random.random()))
             self._scheduler.after(delay_us, self._resume, runner, answer, error)
+        if isinstance(error, LogFailedError) and self.disk.log(effect.partition) is not None:
+            self._scheduler.after(delay_us, self._fail_directory, error)
+        if slow_ms:
             return AWAITED
         if error is not None:
             raise error
         return answer
+
+    def _fail_directory(self, error: StorageError) -> None:
+        """After the step of the core in which a write failed, and when an fsync has."""
+        failures = self._directory.fail(error, self.disk.open_replicas()) if self.alive else None
+        if failures is not None:
+            for failure in failures:
+                self.replicas.put(failure)
+            if self.replicas.idle:
+                self.cluster.checkers.directory_failed(self.id, self.manager)
 
     def _note_opened(self, partition: TopicPartition) -> None:
         log = self.disk.log(partition)
@@ -430,42 +446,6 @@ class BrokerProcess:
     def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> int | None:
         log = self.disk.log(effect.partition)
         return None if log is None else log.advance_high_watermark(effect.offset)
-
-    def _flush(self, _runner: CoreRunner, effect: effects.Flush) -> None:
-        log = self.disk.log(effect.partition)
-        if log is not None and self._flushes.request(log):
-            self._begin_flush(log)
-
-    def _begin_flush(self, log: DiskLog) -> None:
-        """An fsync covers the records at its start, and takes time."""
-        outcome: int | StorageError
-        try:
-            outcome = log.flush()
-        except StorageError as error:
-            outcome = error
-        delay_us = int((500 + 4000 * self._scheduler.random.random()) + 2 * self.disk.slow_ms * MS)
-        self._scheduler.after(delay_us, self._flushed, log, outcome)
-
-    def _flushed(self, log: DiskLog, outcome: int | StorageError) -> None:
-        if not self.alive:
-            return
-        if self.disk.log(log.partition) is not log:  # the replica was stopped, deleted or opened again
-            self._flushes.forget(log)
-        elif isinstance(outcome, int):
-            event, again = self._flushes.finished(log, log.partition, outcome)
-            self.replicas.put(event)
-            if again:
-                self._flush_again(log)
-        elif self._flushes.failed(log, outcome):
-            self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flush_again, log)
-        else:
-            self.replicas.put(events.LogFailed(log.partition))
-
-    def _flush_again(self, log: DiskLog) -> None:
-        if self.alive and self.disk.log(log.partition) is log:
-            self._begin_flush(log)
-        else:
-            self._flushes.forget(log)
 
     def _offset_for_timestamp(self, _runner: CoreRunner, effect: effects.OffsetForTimestamp) -> None:
         log = self.disk.log(effect.partition)

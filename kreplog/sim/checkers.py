@@ -26,6 +26,7 @@ The guarantees, and when they are checked:
     stale log dir event log dir events are written under the registration of the process                at the write
     memory              memory held for fetches is charged, and within its limit                        after each step
     failed in vain      a replica is offline only if its disk has failed                                after each step
+    online in vain      ... and all of a broker's are once it knows that the log directory has failed   as it fails
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
     deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
     in vain             a controller that has resigned sends nothing, nor to ended registrations        as it sends
@@ -49,7 +50,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
@@ -78,6 +79,7 @@ from kreplog.sim.history import (
     TopicDeleted,
     TransactionEvent,
     UncleanElectionDeclared,
+    Violation,
     Watermark,
 )
 from kreplog.sim.legal_transitions import is_legal
@@ -86,20 +88,6 @@ from kreplog.sim.transaction_checker import TransactionChecker
 from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
 
 _DELETION = "its deletion was requested"
-
-
-class Violation(NamedTuple):
-    """A violated guarantee. kind: as in the module's table. offset: -1 for none."""
-
-    kind: str
-    text: str
-    partitions: tuple[TopicPartition, ...] = ()
-    offset: int = -1
-
-    @property
-    def guarantee(self) -> tuple[str, tuple[TopicPartition, ...]]:
-        """The violated guarantee and its partitions: the same in a shorter run that violates it too."""
-        return self.kind, self.partitions
 
 
 class Checkers:
@@ -475,6 +463,14 @@ class Checkers:
                     model = self.model(partition, replica.topic_id)
                     text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"
                     self.violate("two leaders", text, model)
+
+    def directory_failed(self, broker: int, manager: ReplicaManager) -> None:
+        """The replicas of a failed log directory have been reported to their core."""
+        disk = self.disks.disk(broker)
+        for partition, replica in manager.partitions.items():
+            if replica.role is not Role.OFFLINE and disk.log(partition) is not None:
+                text = f"broker {broker} has its replica as {replica.role.name}, but its log directory has failed"
+                self.violate("online in vain", text, self.model(partition, replica.topic_id))
 
     def groups_stepped(self, broker: int, groups: GroupCoordinator, account: MemoryAccount) -> None:
         """A step of a coordinator has ended."""

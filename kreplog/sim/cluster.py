@@ -24,10 +24,10 @@ from kreplog.errors import ErrorCode
 from kreplog.sim import final_checks, group_client, transaction_client, workload
 from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
-from kreplog.sim.checkers import Checkers, Violation
+from kreplog.sim.checkers import Checkers
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
-from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Watermark
+from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.partition_model import PartitionModel

@@ -497,6 +497,9 @@ class Disk:
         """Topic ids of all replicas on the disk, open or not, by partition in order."""
         return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
 
+    def open_replicas(self) -> list[TopicPartition]:
+        return [partition for partition in sorted(self._replicas) if self._replicas[partition].log is not None]
+
     def not_durable(self) -> list[DiskLog]:
         """The open logs whose directories and first segments are not durable yet."""
         logs = [replica.log for replica in self._replicas.values() if replica.created]

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext
-from kreplog.sim.checkers import Checkers, Violation
+from kreplog.sim.checkers import Checkers
+from kreplog.sim.history import Violation
 from kreplog.sim.partition_model import PartitionModel, describe
 from kreplog.types import NO_LEADER, LeaderAndIsr, Node, TopicPartition
 

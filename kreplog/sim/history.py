@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kreplog.types import TopicPartition
 
@@ -273,3 +273,17 @@ class History:
 
     def as_json(self) -> list[dict[str, Any]]:
         return [event.as_json() for event in self.events]
+
+
+class Violation(NamedTuple):
+    """A violated guarantee. kind: as in the table of kreplog.sim.checkers. offset: -1 for none."""
+
+    kind: str
+    text: str
+    partitions: tuple[TopicPartition, ...] = ()
+    offset: int = -1
+
+    @property
+    def guarantee(self) -> tuple[str, tuple[TopicPartition, ...]]:
+        """The violated guarantee and its partitions: the same in a shorter run that violates it too."""
+        return self.kind, self.partitions

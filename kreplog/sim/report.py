@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations, simulate
-from kreplog.sim.checkers import Violation
+from kreplog.sim.history import Violation
 from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import explanation
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations
-from kreplog.sim.checkers import Violation
 from kreplog.sim.cluster import Cluster
 from kreplog.sim.disk import Disks
+from kreplog.sim.history import Violation
 from kreplog.sim.scheduler import MS
 from kreplog.sim.trace import Line
 

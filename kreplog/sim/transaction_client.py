@@ -12,7 +12,7 @@ kind may abort a transaction while a batch is on its way, which must not open an
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -35,8 +35,6 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.transaction_messages import (
-    LAST_EPOCH,
-    NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -291,8 +289,9 @@ class TransactionalProcess:
 
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))
-        new_id = next(self._ids) if self._is_second and self._producer[1] >= LAST_EPOCH else NO_PRODUCER_ID
-        request = EndTxnRequest(self._id, *self._producer, committed, self._is_second, new_id)
+        request = EndTxnRequest(self._id, *self._producer, committed, self._is_second)
+        if request.needs_producer_id:
+            request = replace(request, new_producer_id=next(self._ids))
         response = yield from self._call(self._home, request, lambda found: (found.error,))
         error: ErrorCode = response.error
         self._history.add(TransactionEnded(*self._where(), self._name, name, committed, error.name))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from kreplog.cli import app
 from kreplog.errors import UsageError
 from kreplog.sim import faults, report, simulate
-from kreplog.sim.checkers import Violation
+from kreplog.sim.history import Violation
 from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import Line, explanation
 from kreplog.types import TopicPartition

@@ -34,7 +34,6 @@ from kreplog.core.messages import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transaction_messages import (
     INTERNAL_TOPICS,
-    LAST_EPOCH,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     TransactionRequest,
@@ -220,7 +219,7 @@ class Api:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
         if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
-        if isinstance(request, EndTxnRequest) and request.bumps_epoch and request.producer_epoch >= LAST_EPOCH:
+        if isinstance(request, EndTxnRequest) and request.needs_producer_id:
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)

@@ -22,7 +22,7 @@ class CheckpointWriter:
     """Writes checkpoint files. fail: called with a directory that cannot be written, and the error."""
 
     def __init__(
-        self, hosted: HostedReplicas, pool: Executor, fail: Callable[[DataDirectory, Exception], None]
+        self, hosted: HostedReplicas, pool: Executor, fail: Callable[[DataDirectory, StorageError], None]
     ) -> None:
         self._hosted = hosted
         self._pool = pool

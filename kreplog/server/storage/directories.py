@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kreplog.coord.database import sync_names_above
+from kreplog.core.broker.log_directory import LogDirectory
 from kreplog.errors import (
     CorruptCheckpointError,
     InvalidTopicError,
@@ -71,19 +72,19 @@ class Stray(NamedTuple):
     since_ms: int
 
 
-class DataDirectory:
+class DataDirectory(LogDirectory):
     """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe.
 
     id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and
     the host has booted since, so that unsynced data may be lost. is_new: it has no mark of an earlier start, so its
-    data may be lost with a disk. failed: set by the caller, which then makes no other call but `close`. is_full: set by
-    the caller after an error for want of disk space.
+    data may be lost with a disk. failed: the caller makes no other call but `close` then. is_full: set by the caller
+    after an error for want of disk space.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
     def __init__(self, path: str, broker_id: int, boot: str, group: str | None = None) -> None:
+        super().__init__()
         self.path = Path(path).absolute()
-        self.failed = False
         self.is_full = False
         self._boot = boot
         self._lock = threading.Lock()

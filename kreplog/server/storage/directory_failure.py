@@ -1,8 +1,4 @@
-"""DirectoryFailureHandler: takes a log directory offline after a failed write or fsync, with all replicas in it.
-
-A failed fsync is final: the kernel may have dropped the dirty pages, and a retry would succeed without them (F37). So
-nothing in the directory is written or opened again before the broker restarts.
-"""
+"""DirectoryFailureHandler: applies the rule of kreplog.core.broker.log_directory to the replicas of a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from kreplog.core.events import LogFailed
-from kreplog.errors import LogFailedError, is_disk_full, is_exhaustion
+from kreplog.errors import LogFailedError, StorageError, is_disk_full
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import TopicPartition
@@ -27,22 +23,21 @@ class DirectoryFailureHandler:
         self._put = put
 
     def log_failed(self, partition: TopicPartition, error: LogFailedError) -> None:
-        """Fail the directory of a log after the current step of the core. Without effect if the process merely ran out
-        of descriptors or memory: that log is reopened."""
+        """Fail the directory of a log after the current step of the core."""
         replica = self._hosted.get(partition)
-        if replica is not None and not is_exhaustion(error):
+        if replica is not None:
             asyncio.get_running_loop().call_soon(self.fail, replica.directory, error)
 
-    def fail(self, directory: DataDirectory, error: Exception) -> None:
+    def fail(self, directory: DataDirectory, error: StorageError) -> None:
         """Take a directory offline now, and report its replicas."""
-        if directory.failed:
+        replicas = [partition for partition, replica in self._hosted.items() if replica.directory is directory]
+        failures = directory.fail(error, replicas)
+        if failures is None:
             return
-        directory.failed = True
         directory.is_full = directory.is_full or is_disk_full(error)
         until = "there is disk space again" if directory.is_full else "the broker is restarted"
         _log.error(
             "the log directory %s has failed: %s; its replicas go offline until %s", directory.path, error, until
         )
-        for partition, replica in self._hosted.items():
-            if replica.directory is directory:
-                self._put(LogFailed(partition))
+        for failure in failures:
+            self._put(failure)

@@ -40,7 +40,7 @@ class Flusher:
         pool: Executor,
         replicas: Callable[[], Iterable[Replica]],
         put: Callable[[events.Event], None],
-        fail: Callable[[DataDirectory, Exception], None],
+        fail: Callable[[DataDirectory, StorageError], None],
         background: BackgroundTasks,
     ) -> None:
         self._pool = pool

@@ -88,8 +88,13 @@ class GroupLogs:
     def _finished(self, replica: Replica, done: asyncio.Future[GroupRecordsRead]) -> None:
         replica.threads -= 1
         replica.release()
-        if not done.cancelled():
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
             self._put(done.result())
+        else:
+            self._hosted.background.fail("a read of a coordinator's records", error)
 
     def close(self) -> None:
         """Cancel the reads that have not begun, and wait for the others."""

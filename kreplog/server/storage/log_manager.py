@@ -83,7 +83,7 @@ class LogManager:
         self._pool = pool
         self._failures = DirectoryFailureHandler(hosted, put)
         self._flusher = Flusher(pool, hosted.replicas, put, self._failures.fail, hosted.background)
-        self._lookups = TimestampLookups(put)
+        self._lookups = TimestampLookups(put, hosted.background)
         self.cleaner = LogCleaner(
             hosted, cleaning or CleanerSettings(), self._failures.log_failed, self._flusher.note_sealed
         )

@@ -15,6 +15,7 @@ from kreplog.core.events import OffsetFound
 from kreplog.core.messages import MAX_TIMESTAMP
 from kreplog.errors import LogClosedError, OffsetOutOfRangeError, StorageError
 from kreplog.managed_log import ManagedLog
+from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.replica import Replica
 from kreplog.types import TopicPartition
 
@@ -24,10 +25,12 @@ THREADS = 2
 
 
 class TimestampLookups:
-    """Looks up offsets by timestamp in threads. put: takes an OffsetFound event for each lookup, on the event loop."""
+    """Looks up offsets by timestamp in threads. put: takes an OffsetFound event for each lookup, on the event loop.
+    background: told of an error that no lookup is made for."""
 
-    def __init__(self, put: Callable[[OffsetFound], None]) -> None:
+    def __init__(self, put: Callable[[OffsetFound], None], background: BackgroundTasks) -> None:
         self._put = put
+        self._background = background
         self._pool = ThreadPoolExecutor(THREADS, "kreplog-lookups")
 
     def start(self, replica: Replica, partition: TopicPartition, timestamp: int, tag: tuple[int, int]) -> None:
@@ -39,8 +42,13 @@ class TimestampLookups:
     def _finished(self, replica: Replica, tag: tuple[int, int], done: asyncio.Future[tuple[int, int]]) -> None:
         replica.threads -= 1
         replica.release()
-        if not done.cancelled():
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
             self._put(OffsetFound(tag, *done.result()))
+        else:
+            self._background.fail("a lookup of a timestamp", error)
 
     def close(self) -> None:
         """Cancel the lookups that have not begun, and wait for the others."""

@@ -1,21 +1,23 @@
-"""Mutations of one broker's cores together: unclean mark, control channels, flush queue, shutdown."""
+"""Mutations of one broker's cores together: unclean mark, control channels, flush queue, log directories, shutdown."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from kreplog.core.broker import control_channel, request_parts
+from kreplog.core.broker import control_channel, log_directory, request_parts
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
+from kreplog.core.broker.log_directory import LogDirectory
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
-from kreplog.core.events import ControlReplied, Event, SessionLost
+from kreplog.core.events import ControlReplied, Event, LogFailed, SessionLost
 from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest
 from kreplog.core.replication.partition import Partition
+from kreplog.errors import KreplogError
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import TopicPartition
 
@@ -62,6 +64,23 @@ def _unclean_mark_cleared_while_missing() -> list[Patch]:
 def _unclean_mark_never_cleared() -> list[Patch]:
     """The unclean mark stays, so that every later failure of the process counts as a power failure."""
     return [(BrokerCores, "_clear_unclean", lambda self: ())]
+
+
+@MUTATIONS.add("failed-directory-stays-online")
+def _failed_directory_stays_online() -> list[Patch]:
+    """Only one replica of a failed log directory goes offline; the others accept writes after a failed fsync (F37)."""
+
+    def fail(self: LogDirectory, error: KreplogError, replicas: Iterable[TopicPartition]) -> list[LogFailed] | None:
+        return right(self, error, list(replicas)[:1])
+
+    right = LogDirectory.fail
+    return [(LogDirectory, "fail", fail)]
+
+
+@MUTATIONS.add("exhaustion-fails-directories")
+def _exhaustion_fails_directories() -> list[Patch]:
+    """A log directory goes offline when an operation in it has no descriptors or memory, as if its disk had failed."""
+    return [(log_directory, "is_exhaustion", lambda error: False)]
 
 
 @MUTATIONS.add("registration-not-delivered")

@@ -41,3 +41,27 @@ def test_reads_begin_at_the_log_start_where_that_is_higher(tmp_path: Path, offse
         logs.close()
     found = tuple(enumerate(GROUPS))[first:]
     assert read == [events.GroupRecordsRead(PARTITION, 7, offset, found, 5)]
+
+
+def test_an_error_that_no_read_is_made_for_stops_the_broker(tmp_path: Path) -> None:
+    """The coordinator would wait for the answer for good."""
+    failures: list[tuple[str, BaseException]] = []
+    error = RuntimeError("a fault of the program")
+
+    def decode(*_: object) -> None:
+        raise error
+
+    with kreplog.Log.open(tmp_path / str(PARTITION)) as log:
+        log.append_many([b"value"], [b"key"])
+        replica = SimpleNamespace(log=log, threads=0, release=lambda: None)
+        background = SimpleNamespace(fail=lambda *failure: failures.append(failure))
+        hosted: Any = SimpleNamespace(get={PARTITION: replica}.get, background=background)
+        logs = GroupLogs(hosted, lambda _: None, lambda _: None, SimpleNamespace(decode_batches=decode))
+
+        async def work() -> None:
+            logs.execute(effects.ReadGroupRecords(PARTITION, 7, 0))
+            await until(lambda: bool(failures))
+
+        run(work)
+        logs.close()
+    assert failures == [("a read of a coordinator's records", error)]
