@@ -75,7 +75,7 @@ FOUND = {
     "join-waits-for-all": 3,
     "joins-at-once": 5,
     "joins-before-epoch-start": 10,
-    "joins-by-pipelined-fetch": 21,
+    "joins-by-pipelined-fetch": 220,
     "lag-in-bytes-ignored": 5,
     "late-copy-accepted": 64,
     "late-response-accepted": 49,
