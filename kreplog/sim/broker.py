@@ -19,7 +19,7 @@ from kreplog.core.broker.add_partitions import outcome_of
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
-from kreplog.core.broker.log_directory import LogDirectory
+from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.core.broker.request_parts import PartResponses, split_control
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -35,7 +35,7 @@ from kreplog.sim.add_partitions_requests import VirtualAddPartitionsSender, rece
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.disk import Disk, DiskLog
-from kreplog.sim.flusher import VirtualFlusher
+from kreplog.sim.fsyncs import VirtualFlusher
 from kreplog.sim.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
@@ -172,7 +172,7 @@ class BrokerProcess:
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
-        self._directory = LogDirectory()
+        self._directory = LogDirectoryState()
         self._flusher = VirtualFlusher(
             scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory
         )

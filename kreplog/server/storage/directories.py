@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kreplog.coord.database import sync_names_above
-from kreplog.core.broker.log_directory import LogDirectory
+from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.errors import (
     CorruptCheckpointError,
     InvalidTopicError,
@@ -72,7 +72,7 @@ class Stray(NamedTuple):
     since_ms: int
 
 
-class DataDirectory(LogDirectory):
+class DataDirectory(LogDirectoryState):
     """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe.
 
     id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and

@@ -1,4 +1,4 @@
-"""DirectoryFailureHandler: applies the rule of kreplog.core.broker.log_directory to the replicas of a broker."""
+"""DirectoryFailureHandler: applies the rule of kreplog.core.broker.log_directory_state to the replicas of a broker."""
 
 from __future__ import annotations
 

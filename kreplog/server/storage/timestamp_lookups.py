@@ -26,7 +26,7 @@ THREADS = 2
 
 class TimestampLookups:
     """Looks up offsets by timestamp in threads. put: takes an OffsetFound event for each lookup, on the event loop.
-    background: told of an error that no lookup is made for."""
+    background: stops the broker after an error that no lookup is made for."""
 
     def __init__(self, put: Callable[[OffsetFound], None], background: BackgroundTasks) -> None:
         self._put = put

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from kreplog.core.broker import control_channel, log_directory, request_parts
+from kreplog.core.broker import control_channel, log_directory_state, request_parts
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
-from kreplog.core.broker.log_directory import LogDirectory
+from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
 from kreplog.core.events import ControlReplied, Event, LogFailed, SessionLost
@@ -70,17 +70,19 @@ def _unclean_mark_never_cleared() -> list[Patch]:
 def _failed_directory_stays_online() -> list[Patch]:
     """Only one replica of a failed log directory goes offline; the others accept writes after a failed fsync (F37)."""
 
-    def fail(self: LogDirectory, error: KreplogError, replicas: Iterable[TopicPartition]) -> list[LogFailed] | None:
+    def fail(
+        self: LogDirectoryState, error: KreplogError, replicas: Iterable[TopicPartition]
+    ) -> list[LogFailed] | None:
         return right(self, error, list(replicas)[:1])
 
-    right = LogDirectory.fail
-    return [(LogDirectory, "fail", fail)]
+    right = LogDirectoryState.fail
+    return [(LogDirectoryState, "fail", fail)]
 
 
 @MUTATIONS.add("exhaustion-fails-directories")
 def _exhaustion_fails_directories() -> list[Patch]:
     """A log directory goes offline when an operation in it has no descriptors or memory, as if its disk had failed."""
-    return [(log_directory, "is_exhaustion", lambda error: False)]
+    return [(log_directory_state, "is_exhaustion", lambda error: False)]
 
 
 @MUTATIONS.add("registration-not-delivered")

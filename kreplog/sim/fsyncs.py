@@ -1,4 +1,4 @@
-"""VirtualFlusher: the fsyncs that core.broker.flush_queue asks for, in virtual time."""
+"""VirtualFlusher: the fsyncs of core.broker.flush_queue, in virtual time."""
 
 from __future__ import annotations
 

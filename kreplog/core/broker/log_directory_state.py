@@ -1,4 +1,4 @@
-"""LogDirectory: a failed write or fsync takes the log directory offline, with every replica in it.
+"""LogDirectoryState: a failed write or fsync takes the log directory offline, with every replica in it.
 
 A failed fsync is final: the kernel may have dropped the dirty pages, and a retry would succeed without them (F37). So
 nothing in the directory is written or opened again before the broker restarts.
@@ -13,7 +13,7 @@ from kreplog.errors import KreplogError, is_exhaustion
 from kreplog.types import TopicPartition
 
 
-class LogDirectory:
+class LogDirectoryState:
     """A log directory of one broker process. failed: nothing in it is written or opened any more."""
 
     def __init__(self) -> None:

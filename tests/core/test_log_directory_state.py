@@ -1,10 +1,10 @@
-"""LogDirectory: all its replicas go offline, once, at a failure of the disk and not of the process."""
+"""LogDirectoryState: all its replicas go offline, once, at a failure of the disk and not of the process."""
 
 from __future__ import annotations
 
 import errno
 
-from kreplog.core.broker.log_directory import LogDirectory
+from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.core.events import LogFailed
 from kreplog.errors import LogFailedError, ResourceExhaustedError
 from kreplog.types import TopicPartition
@@ -19,7 +19,7 @@ def failure(cause: Exception) -> LogFailedError:
 
 
 def test_every_replica_goes_offline_once() -> None:
-    directory = LogDirectory()
+    directory = LogDirectoryState()
     error = failure(OSError(errno.EIO, "Input/output error"))
     assert directory.fail(error, REPLICAS) == [LogFailed(REPLICAS[0]), LogFailed(REPLICAS[1])]
     assert directory.failed
@@ -27,13 +27,13 @@ def test_every_replica_goes_offline_once() -> None:
 
 
 def test_an_empty_directory_fails_too() -> None:
-    directory = LogDirectory()
+    directory = LogDirectoryState()
     assert directory.fail(failure(OSError(errno.EIO, "Input/output error")), []) == []
     assert directory.failed
 
 
 def test_a_want_of_descriptors_or_memory_fails_no_disk() -> None:
-    directory = LogDirectory()
+    directory = LogDirectoryState()
     for cause in (ResourceExhaustedError("no descriptors"), OSError(errno.ENOMEM, "Cannot allocate memory")):
         assert directory.fail(failure(cause), REPLICAS) is None
     assert not directory.failed
