@@ -251,7 +251,7 @@ class Fetcher:
             self._lose(broker_id, wanted, now)
 
     def _lose(self, broker_id: int, partitions: Mapping[TopicPartition, object], now: float) -> None:
-        """The connection is gone: its partitions are looked for anew."""
+        """The connection is gone: look up the leaders of its partitions again."""
         broker = self._brokers.pop(broker_id, None)
         if broker is not None:
             close_quietly(broker.connection)

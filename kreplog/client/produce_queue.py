@@ -84,7 +84,7 @@ class PartitionQueue:
         return len(self._waiting)
 
     def extend(self, pause_s: float) -> None:
-        """Nothing was received for so long, whatever the broker has sent: it counts for no batch's age."""
+        """Leave a pause in which nothing was received out of the ages of the batches."""
         for batch in self._unacked:
             batch.encoded_at += pause_s
 

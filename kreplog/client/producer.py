@@ -287,7 +287,7 @@ class Producer(Closing):
     # Time
 
     def _extend(self, pause_s: float) -> None:
-        """The caller's reader took so long for its next rows: brokers are not to blame for it."""
+        """Extend the delivery time-outs by the caller's own pause between two rows."""
         if pause_s < LONG_PAUSE_S:
             return
         for queue in self._active.values():

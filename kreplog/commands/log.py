@@ -193,7 +193,7 @@ def recover(
 def compact(
     path: PartitionPath,
     roll: Annotated[
-        bool, typer.Option("--roll", help="Start a new segment first, so that all records are looked at.")
+        bool, typer.Option("--roll", help="Start a new segment first, so that all records are compacted.")
     ] = False,
     delete_retention_ms: Annotated[
         int,
@@ -211,11 +211,11 @@ def compact(
     ] = False,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", help="Required for a broker's log: look at what is below its high watermark."),
+        typer.Option("--replicated", help="Required for a broker's log: compact only below its high watermark."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Leave the newest record of each key in the sealed segments, as Kafka's log compaction; offsets stay.
+    """Compact the sealed segments as Kafka does: the newest record of each key stays, with its offset.
 
     A log with records without a key is refused, unless --drop-keyless is given. Nothing else may
     write the log meanwhile; it can be read."""

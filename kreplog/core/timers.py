@@ -46,7 +46,7 @@ class Timers:
             heapq.heappush(self._heap, (at_ms, self._count, deadline))
 
     def _drop_cancelled(self) -> None:
-        """What is dropped is as much as was queued since the last time, or the limit doubles: a constant cost each."""
+        """Build the heap without cancelled entries. Amortized O(1): as many were queued since, or the limit doubles."""
         queued = [entry for entry in self._heap if entry[2].at_ms is not None and entry[0] == entry[2].queued_ms]
         for _, _, deadline in self._heap:
             if deadline.at_ms is None:

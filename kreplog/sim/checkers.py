@@ -26,7 +26,7 @@ The guarantees, and when they are checked:
     stale log dir event log dir events are written under the registration of the process                at the write
     memory              memory held for fetches is charged, and within its limit                        after each step
     failed in vain      a replica is offline only if its disk has failed                                after each step
-    online in vain      ... and all of a broker's are once it knows that the log directory has failed   as it fails
+    failed but online   ... and all of a broker's are once it knows that the log directory has failed   as it fails
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
     deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
     in vain             a controller that has resigned sends nothing, nor to ended registrations        as it sends
@@ -470,7 +470,7 @@ class Checkers:
         for partition, replica in manager.partitions.items():
             if replica.role is not Role.OFFLINE and disk.log(partition) is not None:
                 text = f"broker {broker} has its replica as {replica.role.name}, but its log directory has failed"
-                self.violate("online in vain", text, self.model(partition, replica.topic_id))
+                self.violate("failed but online", text, self.model(partition, replica.topic_id))
 
     def groups_stepped(self, broker: int, groups: GroupCoordinator, account: MemoryAccount) -> None:
         """A step of a coordinator has ended."""

@@ -20,10 +20,10 @@ class LogDirectoryState:
         self.failed = False
 
     def fail(self, error: KreplogError, replicas: Iterable[TopicPartition]) -> list[LogFailed] | None:
-        """A write or fsync in this directory has failed. replicas: all that it holds.
+        """A write or fsync in this directory has failed. replicas: those open in it; walked at its first failure alone.
 
         Returns the events that take them offline. None if there is nothing to do: it has failed before, or `error` is
-        a want of descriptors or memory, which harms no disk and one log at most: that one is reopened.
+        a lack of file descriptors or memory, which harms no disk and one log at most: that one is reopened.
         """
         if self.failed or is_exhaustion(error):
             return None

@@ -144,7 +144,7 @@ class Membership:
         yield Reply(reply_to, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
     def _end_pending(self, shard: GroupShard, group: Group, member_id: str) -> bool:
-        """A member that has an id has joined with it, or will not. Returns whether there was one."""
+        """Remove a pending member id. Returns whether it was pending."""
         pending = group.pending.pop(member_id, None)
         if pending is None:
             return False
@@ -482,7 +482,7 @@ class Membership:
         return SyncGroupResponse(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
 
     def _fail_synchronization(self, group: Group, error: ErrorCode) -> Steps[None]:
-        """The assignment of this generation is void."""
+        """Answer all waiting SyncGroup requests with `error`."""
         for member in group.members.values():
             reply_to, member.awaiting_sync = member.awaiting_sync, None
             if reply_to is not None:

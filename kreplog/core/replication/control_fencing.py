@@ -109,7 +109,9 @@ class ControlFencing:
                 yield Reply(reply_to, refusal_of(request, ErrorCode.BROKER_NOT_AVAILABLE))  # it is sent again
             elif request.controller_epoch > elected:
                 name = f"{type(request).__name__} of controller epoch {request.controller_epoch}"
-                yield StateChange("error", f"{name} refused: the coordination store knows none above {elected}")
+                yield StateChange(
+                    "error", f"{name} refused: the latest controller epoch in the coordination store is {elected}"
+                )
                 yield Reply(reply_to, refusal_of(request, ErrorCode.STALE_CONTROLLER_EPOCH))
             else:
                 self._follow_controller(request.controller_epoch)

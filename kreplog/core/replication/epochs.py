@@ -78,7 +78,7 @@ def truncation_offset(epochs: Epochs, leo: int, diverging: EpochEndOffset) -> in
 
 
 def divergence_from(epochs: Epochs, leo: int, position: int, leader_epoch: int) -> int | None:
-    """A reader's side of KIP-320: where our log parts from the one in which it had read up to `position`.
+    """A reader's side of KIP-320: where this log diverges from the one in which it had read up to `position`.
 
     leader_epoch: of the record before `position`. None where nothing shows that they part; -1 where they do, and the
     offset is not known: all our epochs are older. Otherwise the end of our largest epoch not above the reader's, which

@@ -54,7 +54,7 @@ class FollowerRole(LocalReplica):
         yield from self._flush_tail()
 
     def _has_empty_epoch(self) -> bool:
-        """It led and wrote nothing: older records of the next leader must fit behind its log end."""
+        """Whether the latest leader epoch has no records: older ones of the next leader must fit behind the log end."""
         return bool(self.log.epochs) and self.log.epochs[-1][1] >= self.log.leo
 
     def _must_truncate_to_watermark(self) -> bool:

@@ -156,7 +156,7 @@ class LeaderRole(IsrProposer):
         return broker_epoch < replica.broker_epoch
 
     def _is_future_registration(self, replica: RemoteReplica, broker_epoch: int) -> bool:
-        """A registration unknown to this leader: recorded, it would keep out the follower that is registered."""
+        """A broker epoch above that of the metadata: once recorded, the registered follower would be refused."""
         return broker_epoch > self._brokers.epoch_of(replica.broker_id)
 
     def _diverging(self, request: FetchPartition) -> EpochEndOffset | None:

@@ -93,7 +93,7 @@ MAX_EXPIRED_PER_STEP = 200
 """Delayed requests that one step completes because their time is over."""
 
 _CHANGES_OF_COMMITTED = frozenset({PartitionChange.COMMITTED, PartitionChange.APPENDED})
-"""Changes after which a marker may be committed: the one may come a step before the other."""
+"""Changes after which a marker may be committed: its append may follow the high watermark by a step."""
 
 
 class ReplicaManager:

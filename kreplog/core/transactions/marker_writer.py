@@ -28,7 +28,7 @@ APPEND_TIMEOUT_MS = 10_000
 """How long a leader waits until its in-sync replicas have a marker."""
 
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""A partition in which a later producer epoch has begun has got what the decision was, from a later coordinator."""
+"""INVALID_PRODUCER_EPOCH: a later producer epoch has begun there, so a later coordinator has written the marker."""
 
 Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
 

@@ -185,7 +185,7 @@ class TransactionCoordinator:
             yield ReadGroupRecords(shard.partition, shard.leader_epoch, shard.next_offset)
 
     def _loaded(self, shard: TransactionShard, now_ms: int) -> Steps[None]:
-        """Go on with what the coordinator before has decided, and watch over what is open."""
+        """Send the markers of the transactions that are decided, and start the time-outs of those that are open."""
         shard.active = True
         wall_ms: int = yield WallClock()
         yield StateChange("info", f"{shard.partition}: {len(shard.loaded)} transactional ids are loaded")
@@ -377,7 +377,7 @@ class TransactionCoordinator:
     def _add_for_leader(
         self, shard: TransactionShard, reply_to: Hashable, request: AddPartitionsToTxnRequest
     ) -> Steps[None]:
-        """Those of several leaders come at once, and are appended together once the record before them is."""
+        """Requests of several leaders that come at once are appended as one record, once the one before it is."""
         transaction = shard.transactions.get(request.transactional_id)
         if transaction is not None and transaction.pending:
             transaction.parked.append((reply_to, request))

@@ -88,7 +88,7 @@ _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.DELETE_GROUPS: ("group_ids", "results"),
     ApiKey.OFFSET_FETCH: ("groups", "groups"),
 }
-"""Requests for several groups: the field of the groups in the request, and of what the response has for each."""
+"""Requests for several groups: (request field, response field) that hold an entry for each group."""
 
 _topic_of = attrgetter("partition.topic")
 

@@ -63,7 +63,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
             responses = transactions.decode_leaders_add_partitions_response(frame, header)
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info(
-                "partitions of transactions to coordinator %d: no response: %s",
+                "AddPartitionsToTxn to coordinator %d: no response: %s",
                 broker,
                 str(error) or type(error).__name__,
             )

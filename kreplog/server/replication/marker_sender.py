@@ -62,7 +62,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
             frame = await peer.call(self.address(broker), request, TIMEOUT_S)
             answer = MarkersReplied(effect.tag, transactions.decode_write_markers_response(frame, header))
         except (OSError, TimeoutError, KreplogError) as error:
-            _log.info("markers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
+            _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()
         self._answer(answer)
         return others

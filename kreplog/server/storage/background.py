@@ -38,7 +38,7 @@ class BackgroundTasks:
 
     def fail(self, name: str, error: BaseException) -> None:
         """Stop the broker: work in the background has failed in a way that it is not made for."""
-        _log.critical("%s: work in the background has failed, the broker stops", name, exc_info=error)
+        _log.critical("%s: a background task has failed, the broker stops", name, exc_info=error)
         self._on_failure(name, error)
 
     def _add(self, name: str, future: asyncio.Future[Any]) -> None:

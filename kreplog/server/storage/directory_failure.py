@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kreplog.core.events import LogFailed
 from kreplog.errors import LogFailedError, StorageError, is_disk_full
@@ -30,8 +30,7 @@ class DirectoryFailureHandler:
 
     def fail(self, directory: DataDirectory, error: StorageError) -> None:
         """Take a directory offline now, and report its replicas."""
-        replicas = [partition for partition, replica in self._hosted.items() if replica.directory is directory]
-        failures = directory.fail(error, replicas)
+        failures = directory.fail(error, self._replicas_in(directory))
         if failures is None:
             return
         directory.is_full = directory.is_full or is_disk_full(error)
@@ -41,3 +40,9 @@ class DirectoryFailureHandler:
         )
         for failure in failures:
             self._put(failure)
+
+    def _replicas_in(self, directory: DataDirectory) -> Iterator[TopicPartition]:
+        """Nothing is walked before it is iterated over: a failure comes for each of thousands of logs."""
+        for partition, replica in self._hosted.items():
+            if replica.directory is directory:
+                yield partition

@@ -73,7 +73,7 @@ class GroupLogs:
     def _appended(self, tag: int, response: ProduceResponse) -> None:
         (produced,) = response.partitions
         if produced.message:
-            _log.warning("%s: records of a coordinator are not appended: %s", produced.partition, produced.message)
+            _log.warning("%s: an append of the coordinator has failed: %s", produced.partition, produced.message)
         self._put(GroupRecordsAppended(tag, produced.error, produced.base_offset))
 
     def _read(self, effect: effects.ReadGroupRecords) -> None:

@@ -11,8 +11,10 @@ import pytest
 import kreplog
 from kreplog.config import TopicConfig
 from kreplog.core import effects, events
-from kreplog.errors import LogFailedError
+from kreplog.errors import LogFailedError, ResourceExhaustedError
 from kreplog.managed_log import ManagedLog
+from kreplog.server.storage.directory_failure import DirectoryFailureHandler
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, TP, Life, opened
@@ -101,3 +103,25 @@ def test_logs_of_a_failed_directory_are_abandoned_though_a_thread_has_them(
         assert (clean, *closed) == (False, True, True)
 
     run(work)
+
+
+def test_replicas_are_walked_at_the_first_failure_alone(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of thousands of logs reports the failure of their directory."""
+    logs = life.open()
+    opened(logs)
+    walks: list[HostedReplicas] = []
+    items = HostedReplicas.items
+
+    def counted(hosted: HostedReplicas) -> Any:
+        walks.append(hosted)
+        return items(hosted)
+
+    monkeypatch.setattr(HostedReplicas, "items", counted)
+    handler = DirectoryFailureHandler(logs.hosted, life.events.append)
+    (directory,) = logs.hosted.directories
+    handler.fail(directory, ResourceExhaustedError("no descriptors"))
+    assert (len(walks), life.events) == (0, [])
+    for _ in range(3):
+        handler.fail(directory, LogFailedError("the disk is gone"))
+    assert (len(walks), life.events) == (1, [events.LogFailed(TP)])
+    life.crash()

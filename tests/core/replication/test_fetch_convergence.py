@@ -17,7 +17,7 @@ from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, EpochEndOffset
-from tests.core.test_replica_fetcher import BROKER_EPOCH, LEADER, ME, tp
+from tests.core.replication.test_replica_fetcher import BROKER_EPOCH, LEADER, ME, tp
 
 
 class ToyLog:

@@ -37,3 +37,15 @@ def test_a_want_of_descriptors_or_memory_fails_no_disk() -> None:
     for cause in (ResourceExhaustedError("no descriptors"), OSError(errno.ENOMEM, "Cannot allocate memory")):
         assert directory.fail(failure(cause), REPLICAS) is None
     assert not directory.failed
+
+
+def test_replicas_are_walked_at_the_first_failure_alone() -> None:
+    """There may be thousands, and each of their logs fails."""
+
+    def walk(partition: TopicPartition) -> TopicPartition:
+        raise AssertionError(f"walked to {partition}")
+
+    directory = LogDirectoryState()
+    assert directory.fail(failure(ResourceExhaustedError("no descriptors")), map(walk, REPLICAS)) is None
+    directory.fail(failure(OSError(errno.EIO, "Input/output error")), REPLICAS)
+    assert directory.fail(failure(OSError(errno.EIO, "Input/output error")), map(walk, REPLICAS)) is None

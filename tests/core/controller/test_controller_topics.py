@@ -27,7 +27,7 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.types import NO_EPOCH, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

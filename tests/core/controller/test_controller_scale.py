@@ -12,7 +12,7 @@ from kreplog.core.controller.request_batch import MAX_PARTITIONS_PER_REQUEST
 from kreplog.core.effects import DrainControlChannels, Effect, Multi, SendControl
 from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Check, Create, LeaderAndIsr, SetData, TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 TOPICS, PARTITIONS = 100, 100
 

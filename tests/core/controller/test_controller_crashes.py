@@ -16,7 +16,7 @@ from kreplog.core.controller import admin_operations
 from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.errors import ConnectionLossError
 from kreplog.types import TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 STORE_EFFECTS = Multi | GetNodes | GetChildren
 

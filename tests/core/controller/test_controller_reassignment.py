@@ -11,7 +11,7 @@ from kreplog.core.effects import Effect, Multi
 from kreplog.core.messages import StopReplicaRequest
 from kreplog.core.nodes import Assignment
 from kreplog.types import NO_LEADER, Create, Delete, SetData, TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,8 +7,8 @@ import pytest
 from kreplog.core.messages import ProducePartition, ProduceRequest
 from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import ErrorCode
+from tests.core.replication.test_leader import MIN2, answers, leader
 from tests.core.shell import TP, Shell, batch
-from tests.core.test_leader import MIN2, answers, leader
 
 REFUSED = ErrorCode.NOT_ENOUGH_REPLICAS
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -23,7 +23,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 T0 = TopicPartition("t", 0)
 TWO = TopicConfig(min_insync_replicas=2)

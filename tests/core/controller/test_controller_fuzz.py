@@ -21,7 +21,7 @@ from kreplog.core.events import Received, Registered, SessionLost
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.types import Create, TopicPartition
-from tests.core.controlled import Box, Cluster, FakeBroker
+from tests.core.controller.controlled import Box, Cluster, FakeBroker
 
 
 class History:

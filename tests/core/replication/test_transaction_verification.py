@@ -21,8 +21,8 @@ from kreplog.core.replication.transaction_verification import RETRY_MS
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode
 from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
+from tests.core.replication.test_leader import answers, leader
 from tests.core.shell import CODEC, TP, Shell
-from tests.core.test_leader import answers, leader
 
 HOME = TopicPartition(TRANSACTIONS_TOPIC, 0)
 

@@ -43,8 +43,8 @@ from kreplog.errors import (
     is_exhaustion,
 )
 from kreplog.types import NO_EPOCH
+from tests.core.replication.test_following import Brokers, role
 from tests.core.shell import TP, Shell, batch
-from tests.core.test_following import Brokers, role
 
 EXHAUSTED = ResourceExhaustedError("no descriptors are left")
 

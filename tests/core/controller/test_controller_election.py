@@ -19,7 +19,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ConnectionLossError, ErrorCode, SessionExpiredError
 from kreplog.types import Create, SetData, TopicPartition
-from tests.core.controlled import Box, Cluster
+from tests.core.controller.controlled import Box, Cluster
 
 T0 = TopicPartition("t", 0)
 

@@ -41,8 +41,8 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition
+from tests.core.replication.test_following import Brokers
 from tests.core.shell import TP, Shell, batch, only
-from tests.core.test_following import Brokers
 
 ONE_RECORD = 69
 """Bytes of a batch of one record: with segments of as many, each has one of its own."""

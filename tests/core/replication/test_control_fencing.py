@@ -17,8 +17,8 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ConnectionLossError, ErrorCode
 from kreplog.types import BrokerRegistration, Node, NodeStat
+from tests.core.replication.test_leader import leader
 from tests.core.shell import Shell
-from tests.core.test_leader import leader
 
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest])
