@@ -93,7 +93,7 @@ MAX_EXPIRED_PER_STEP = 200
 """Delayed requests that one step completes because their time is over."""
 
 _CHANGES_OF_COMMITTED = frozenset({PartitionChange.COMMITTED, PartitionChange.APPENDED})
-"""Changes after which a marker may be committed: its append may follow the high watermark by a step."""
+"""Changes after which a marker may be committed: its append and the high watermark come in either order."""
 
 
 class ReplicaManager:

@@ -73,7 +73,8 @@ class Stray(NamedTuple):
 
 
 class DataDirectory(LogDirectoryState):
-    """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe.
+    """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe but
+    for `fail`, which is for the event loop.
 
     id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and
     the host has booted since, so that unsynced data may be lost. is_new: it has no mark of an earlier start, so its

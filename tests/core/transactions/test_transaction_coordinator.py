@@ -292,6 +292,15 @@ def test_kip_890_a_producer_whose_epochs_are_used_up_goes_on_with_another_id() -
     assert shell.add(A, producer_id=300) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize(
+    ("epoch", "bumps_epoch", "needs"),
+    [(LAST_EPOCH - 1, True, False), (LAST_EPOCH, True, True), (LAST_EPOCH + 1, True, True), (LAST_EPOCH, False, False)],
+)
+def test_kip_890_the_last_epoch_wants_another_id(epoch: int, bumps_epoch: bool, needs: bool) -> None:
+    """An older producer, whose epoch is not bumped, keeps its id."""
+    assert EndTxnRequest("id", 100, epoch, True, bumps_epoch).needs_producer_id is needs
+
+
 def test_kip_890_a_leader_has_a_partition_verified() -> None:
     shell = Shell()
     shell.init()
