@@ -101,7 +101,7 @@ class _Member:
         self._member_id = ""
         self._former: tuple[int, str] | None = None
         self._joined: dict[str, int] = {}
-        """Places in the history where the process began to join, the last by member id."""
+        """Places in the history where the process first began to join, by member id."""
         self._texts = count(1)
 
     def run(self) -> Steps:
@@ -158,11 +158,13 @@ class _Member:
             requires_member_id=True,
         )
         since = len(self._history.events)
+        if self._member_id:
+            self._joined.setdefault(self._member_id, since)
         response: JoinGroupResponse | None = yield from self._call(request, REBALANCE_MS)
         if response is None:
             return None
         if response.error is ErrorCode.NONE:
-            self._joined[response.member_id] = since
+            self._joined.setdefault(response.member_id, since)
         if response.error is ErrorCode.MEMBER_ID_REQUIRED or response.error is ErrorCode.NONE:
             self._member_id = response.member_id
         elif response.error in _NEW_MEMBER:

@@ -150,8 +150,9 @@ class GroupEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class GroupAssigned(GroupEvent):
-    """A member got its assignment. since: place in the history when it began to join. owner: its instance id, or its
-    member id. numbers: of the partitions that it has."""
+    """A member got its assignment. since: place in the history when it first began to join as this member id, also if
+    no response came: a group that has the member lets it join again without a new generation. owner: its instance id,
+    or its member id. numbers: of the partitions that it has."""
 
     since: int
     generation: int
