@@ -1,6 +1,6 @@
 """Reading: all as bytes, as Records, as Arrow, without objects, compressed, and 1,000 records at a random offset.
 
-Every store is filled once per workload and opened anew for each sample, outside the time measured, so each sample pays
+Every store is filled once per workload and opened again for each sample, outside the time measured, so each sample pays
 for its own mapping and page faults but not for the disk: files just written are in the page cache.
 """
 

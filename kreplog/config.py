@@ -167,7 +167,7 @@ class TopicConfig:
     cleanup_policy: "delete" deletes segments past the retention limits, "compact" leaves of each key the newest
         record, and refuses records without a key; or both.
     compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
-        compresses what comes otherwise anew, before it appends it.
+        compresses what comes otherwise, before it appends it.
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that have no effect, with their values as text, by name.
 

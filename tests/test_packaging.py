@@ -75,7 +75,7 @@ def copy_compiled(unpacked: Path) -> None:
         shutil.copy2(ROOT / "build" / "editable" / "lib" / compiled, lib)
 
 
-@pytest.fixture(scope="module", params=["compiled before", pytest.param("compiled anew", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["compiled before", pytest.param("from scratch", marks=pytest.mark.long)])
 def built(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Built:
     """Both archives, made by `python -m build` from a copy, so that leftovers in the checkout can neither help nor
     be disturbed; the wheel is built from the unpacked sdist."""
@@ -83,14 +83,14 @@ def built(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     hidden = shutil.ignore_patterns(".venv", ".git", "build", "dist", ".*_cache", ".hypothesis", ".benchmarks")
     shutil.copytree(ROOT, folder / "checkout", ignore=hidden)
     build = (sys.executable, "-m", "build", "--outdir", folder / "dist")
-    anew = request.param == "compiled anew"
-    isolation = () if anew else ("--no-isolation",)
+    from_scratch = request.param == "from scratch"
+    isolation = () if from_scratch else ("--no-isolation",)
     run(*build, *isolation, "--sdist", cwd=folder / "checkout")
     (sdist,) = folder.glob("dist/*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     unpacked = folder / sdist.name.removesuffix(".tar.gz")
-    if not anew:
+    if not from_scratch:
         copy_compiled(unpacked)
     run(*build, *isolation, "--wheel", cwd=unpacked)
     (wheel,) = folder.glob("dist/*.whl")

@@ -1,7 +1,7 @@
 """The ceiling, a C extension compiled on first use into `benchmarks/build/`: see `_ceiling.c` for what it does.
 
-Owns only the compiling. The folder's name carries a hash of the sources and flags, so a change is compiled anew, and
-the module is put in place by one rename, so two processes may compile at once.
+Owns only the compiling. The folder's name carries a hash of the sources and flags, so a change is compiled from
+scratch, and the module is put in place by one rename, so two processes may compile at once.
 """
 
 from __future__ import annotations

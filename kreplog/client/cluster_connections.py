@@ -159,7 +159,7 @@ def check_topic_id(metadata: ClusterMetadata, partition: TopicPartition, topic_i
     if topic_id and not gone and current and current != topic_id:
         raise TopicRecreatedError(
             f"{partition}: the topic with id {topic_id} was deleted, the topic that has its name now has id {current}: "
-            "begin anew at its start",
+            "begin again at its start",
             partition=str(partition),
             topic_id=topic_id,
             new_topic_id=current,

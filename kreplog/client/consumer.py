@@ -174,7 +174,7 @@ class Consumer(Closing):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition the first record at or after `timestamp_ms`, None where there is none.
 
-        Leaders that move meanwhile are looked for anew until retry_timeout_s. Raises UnknownTopicError,
+        Leaders that move meanwhile are looked up again until retry_timeout_s. Raises UnknownTopicError,
         PartitionUnavailableError, BrokersUnreachableError."""
         if timestamp_ms < 0:
             raise UsageError(f"timestamp_ms = {timestamp_ms}: milliseconds since 1970, 0 or more")

@@ -3,7 +3,7 @@
 Each broker has one connection and one fetch in flight. When its response has arrived, the next fetch is sent, from
 behind the batches of that response, before any row of it is built: the broker reads while rows are built.
 
-A partition whose leader moved, died or lags behind in its metadata is looked for anew and fetched on from where it was;
+A partition whose leader moved, died or lags behind in its metadata is looked up again and fetched on from where it was;
 after `retry_s` without success it fails. An error that retrying does not mend fails its partition at once. A partition
 that failed is fetched no more; its error is raised when all that was fetched before has been handed over.
 """
@@ -58,7 +58,7 @@ MOVED = {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
 }
-"""Errors after which the metadata are fetched anew before the partition is tried again."""
+"""Errors after which the metadata are fetched again before the partition is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class Fetcher:
             self._retry(fetching, code, now)
 
     def _retry(self, fetching: PartitionFetch, error: ErrorCode, now: float, cause: KreplogError | None = None) -> None:
-        """Try again after a while, with metadata looked up anew; fail if that has gone on for retry_s."""
+        """Try again after a while, with metadata looked up again; fail if that has gone on for retry_s."""
         at = fetching.partition
         if fetching.replica is not None:
             self._leave_replica(fetching, now)

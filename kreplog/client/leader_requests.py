@@ -31,7 +31,7 @@ def request_from_leaders(
     """The result of each partition, from whichever broker leads it.
 
     fields: of the request to the leader of these partitions. results: of its response. purpose: for the message, as in
-    "lists its offsets". Every error of a leader is taken for one that passes: leaders are looked for anew until
+    "lists its offsets". Every error of a leader is taken for one that passes: leaders are looked up again until
     `deadline` (time.monotonic). Raises UnknownTopicError, PartitionUnavailableError, BrokersUnreachableError,
     UnsupportedBrokerError."""
     found: dict[TopicPartition, _Result] = {}

@@ -25,11 +25,11 @@ The guarantees, and when they are checked:
     log state           a core's view of a log, its end and epochs, is the log's                        after each step
     stale log dir event log dir events are written under the registration of the process                at the write
     memory              memory held for fetches is charged, and within its limit                        after each step
-    failed in vain      a replica is offline only if its disk has failed                                after each step
+    wrongly offline     a replica is offline only if its disk has failed                                after each step
     failed but online   ... and all of a broker's are once it knows that the log directory has failed   as it fails
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
     deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
-    in vain             a controller that has resigned sends nothing, nor to ended registrations        as it sends
+    useless request     a controller that has resigned sends nothing, nor to ended registrations        as it sends
     clean too early     the unclean mark is cleared once no loss can be unknown to controllers          as it is cleared
     deleted             only records released by an operator or retention, and only committed ones      as they go
     watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response
@@ -120,7 +120,7 @@ class Checkers:
         self.groups = GroupChecker(self._group_violated)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
-        history.listener = self.heard
+        history.listener = self.observe
 
     def violate(self, kind: str, text: str, model: PartitionModel | None, offset: int = -1) -> None:
         """Record a violation, once for each kind and partition; none of an excused partition."""
@@ -507,7 +507,7 @@ class Checkers:
                 self.violate("isr", text, model)
         disk = self.disks.disk(broker)
         if replica.role is Role.OFFLINE and not disk.failed:
-            self.violate("failed in vain", f"broker {broker} has its replica offline, but its disk works", model)
+            self.violate("wrongly offline", f"broker {broker} has its replica offline, but its disk works", model)
         log = disk.log(partition)
         if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE or replica.interrupted:
             return
@@ -569,7 +569,7 @@ class Checkers:
     def sent_in_vain(self, broker: int, to: int, request: ControlRequest) -> None:
         """A controller sends a request although it has resigned, or to a broker whose registration has ended."""
         text = f"broker {broker} sends broker {to} a {type(request).__name__} of controller epoch"
-        self.violate("in vain", f"{text} {request.controller_epoch} that can only be refused", None)
+        self.violate("useless request", f"{text} {request.controller_epoch} that can only be refused", None)
 
     def unclean_mark_cleared(self, broker: int, not_durable: Sequence[str], losses_unknown: bool) -> None:
         """A broker's unclean mark is cleared. not_durable: topic ids of replicas that its last INIT created and that
@@ -593,13 +593,13 @@ class Checkers:
 
     # Clients
 
-    def heard(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Called by the history for every event."""
         if isinstance(event, GroupEvent):
-            self.groups.heard(event, len(self.history.events) - 1)
+            self.groups.observe(event, len(self.history.events) - 1)
             return
         if isinstance(event, TransactionEvent):
-            self.transactions.heard(event)
+            self.transactions.observe(event)
             return
         model = self.model(event.partition, event.topic_id)
         match event:

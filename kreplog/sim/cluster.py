@@ -388,7 +388,7 @@ class Cluster:
         """A client, or a declared event, has added to the history."""
         if self.trace.enabled and not isinstance(event, Watermark | StableEnd):
             self.trace.note(getattr(event, "client", CHECKER), describe_history(event), event.partition)
-        self.checkers.heard(event)
+        self.checkers.observe(event)
 
     def replica_of(self, broker: int, partition: TopicPartition) -> Partition | None:
         process = self.machines[broker].process

@@ -54,7 +54,7 @@ class GroupChecker:
         self._generations: list[tuple[tuple[int, int], int]] = []
         self.counts = {"offsets": 0, "generations": 0}
 
-    def heard(self, event: Event, place: int) -> None:
+    def observe(self, event: Event, place: int) -> None:
         """An event, and its place in the history."""
         match event:
             case GroupAssigned():

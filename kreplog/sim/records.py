@@ -72,7 +72,7 @@ class RecordCodec(Protocol):
         leader_epoch: int = 0,
         transactional: bool = False,
     ) -> Any:
-        """One batch of at least one record. A leader sets offset and epoch anew, a follower keeps them."""
+        """One batch of at least one record. A leader sets offset and epoch, a follower keeps them."""
 
     def decode(self, records: Any) -> list[StoredRecord]:
         """All records of whole batches. Raises CorruptBatchError."""

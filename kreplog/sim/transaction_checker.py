@@ -62,7 +62,7 @@ class TransactionChecker:
         self._stable: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
         self.counts = {"transactions": 0}
 
-    def heard(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         match event:
             case ProducerBegun(client=client, transactional_id=name):
                 epoch = event.producer_id, event.producer_epoch

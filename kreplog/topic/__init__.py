@@ -510,7 +510,7 @@ class Topic(Closing):
         count as 0; or a datetime, or ms since 1970: up to the first record of each partition that is later. Of what was
         compacted since, older values are gone.
         snapshot: a file that `Table.save` writes; where there is one, only what comes after it is read. A partition
-        that has been truncated or compacted at that place since is read anew, and all where the file is damaged or of
+        that has been truncated or compacted at that place since is read again, and all where the file is damaged or of
         another topic.
         follow: a thread applies what is committed, woken by the writer. Where it fails, it ends, and each later call of
         the table raises the error.

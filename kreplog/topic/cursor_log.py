@@ -4,7 +4,7 @@
     data/__consumer_offsets.lock  held for the time of one commit
 
 Several processes commit in turn. The log stays open between two commits of a process: the number of the writer session
-in its state file says whether another has written meanwhile, and it is opened anew only then.
+in its state file says whether another has written meanwhile, and it is opened again only then.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class TopicFolder:
         return TopicFile(self._stored_id(found) or _new_id(), len(found), len(found))
 
     def _compared(self, content: TopicFile, found: set[int]) -> TopicFile:
-        """The topic file, brought up to date: a broker may have added partitions, or created the topic anew."""
+        """The topic file, brought up to date: a broker may have added partitions, or deleted and created the topic."""
         self._require(found, content.created)
         if found and max(found) >= content.partitions:
             self._require(found, max(found) + 1)
@@ -171,7 +171,7 @@ class TopicFolder:
             raise StorageError(
                 f"{self.path}: of its {count} partitions {len(missing)} have no directory ({names}): put them back, or "
                 f"open those that there are with kreplog.Log; without any, delete {self._file_path} to create the "
-                "topic anew",
+                "topic again",
                 path=self.path,
             )
 

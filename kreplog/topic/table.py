@@ -273,7 +273,7 @@ class Table(Closing, Mapping[Any, Any]):
             write_snapshot(self._snapshot, self._topic_id(), applied, self._native)
 
     def _load(self, path: str) -> None:
-        """Load the snapshot; without what is in doubt, which is read anew."""
+        """Load the snapshot; without what is in doubt, which is read again."""
         try:
             applied = read_snapshot(path, self._topic_id(), self._native)
         except CorruptCheckpointError as error:
@@ -284,7 +284,7 @@ class Table(Closing, Mapping[Any, Any]):
             if number in numbers and self._reader(number, self._topic._folder.log(number)).resume(*place):
                 continue
             if place.base_offset >= 0:
-                _logger.info("%s-%d: not as in %s: it is read anew", self._topic.path, number, path)
+                _logger.info("%s-%d: not as in %s: it is read again", self._topic.path, number, path)
             self._native.drop(number)
 
     def _topic_id(self) -> str:

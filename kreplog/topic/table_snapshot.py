@@ -10,7 +10,7 @@
     key length 4, value length 4, key, value
         4  CRC-32C of all before
 
-Big-endian. Entries belong to a log in which the last batch applied is still the same: else the partition is read anew.
+Big-endian. Entries belong to a log in which the last batch applied is still the same: else the partition is read again.
 """
 
 from __future__ import annotations
@@ -139,4 +139,4 @@ def read_snapshot(path: str, topic_id: str, table: KeyTable) -> dict[int, Applie
 
 
 def _damaged(path: str, reason: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(f"{path} is no snapshot of this topic, {reason}: the topic is read anew", path=path)
+    return CorruptCheckpointError(f"{path} is no snapshot of this topic, {reason}: the topic is read again", path=path)

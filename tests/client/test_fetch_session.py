@@ -1,4 +1,4 @@
-"""FetchSession, a client's side of KIP-227: what each request lists and forgets, and when a session begins anew."""
+"""FetchSession, a client's side of KIP-227: what each request lists and forgets, and when a session begins again."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class History:
             elif kind == "delete":
                 history.start = max(history.start, numbers[0])
                 history.required = {at: record for at, record in history.required.items() if at >= numbers[0]}
-            elif kind == "anew":
+            elif kind == "reopen":
                 history.required = {}
                 history.start = 0
         return history
@@ -156,7 +156,7 @@ def life(world: World, number: int, deadly: int) -> None:
 def operate(log: Log, model: State, generation: int, rng: random.Random, history: History, world: World) -> State:
     """One operation, with what it promises noted before or after it."""
     kind = rng.choices(
-        ["append", "append_many", "once", "flush", "roll", "cut", "delete", "retain", "due", "anew"],
+        ["append", "append_many", "once", "flush", "roll", "cut", "delete", "retain", "due", "reopen"],
         [6, 5, 0 if isinstance(log, ManagedLog) else 4, 5, 2, 3, 1, 1, 2, 0.3],
     )[0]
     count = {"append": 1, "append_many": rng.randint(2, 12), "once": rng.randint(1, 12)}.get(kind, 0)
@@ -195,9 +195,9 @@ def operate(log: Log, model: State, generation: int, rng: random.Random, history
         model = model.from_(log.log_start_offset)
     elif kind == "due" and isinstance(log, ManagedLog) and log.has_unflushed_segments:
         log.flush_sealed()
-    elif kind == "anew":
+    elif kind == "reopen":
         start = model.end + rng.randint(0, 9)
-        history.note("anew")
+        history.note("reopen")
         log.truncate_fully_and_start_at(start)
         model = State(start)
     return model

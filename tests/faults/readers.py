@@ -1,4 +1,4 @@
-"""Driver: readers in other processes while a writer appends, rolls, truncates, deletes and starts anew.
+"""Driver: readers in other processes while a writer appends, rolls, truncates, deletes and starts again.
 
 Arguments: directory, operations of the writer, seed. What is below the high watermark never changes, so the writer
 publishes, in shared memory and before it moves the high watermark, which generation holds each committed offset; a

@@ -56,7 +56,7 @@ def test_kills_under_load(cluster: LocalCluster, view: View, figure: Figure) -> 
     begun = len(judge(cluster, load).new_epochs())
     figure(
         f"{KILLS} kills, {load.acked} records acknowledged, none lost, none twice, replicas identical, "
-        f"{begun} producer epochs begun anew (seed {SEED})"
+        f"{begun} producer epochs begun again (seed {SEED})"
     )
 
 

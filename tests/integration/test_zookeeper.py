@@ -119,7 +119,7 @@ def test_a_quick_restart_does_not_wait_for_the_old_session(patient: Pair, contro
             kill(cluster, victim)
             with suppress(ClusterError):  # it serves once the others go on
                 cluster.start([victim], timeout_s=0.1)
-            eventually(lambda: view.session_of(victim) not in (0, session), "it is not registered anew")
+            eventually(lambda: view.session_of(victim) not in (0, session), "it is not registered again")
         eventually(lambda: view.is_handled(victim), "no controller takes it in")
         view.await_replicated(load.topic)
         load.goes_on()
@@ -128,7 +128,7 @@ def test_a_quick_restart_does_not_wait_for_the_old_session(patient: Pair, contro
 
 
 def test_zookeeper_dies_and_returns(pair: Pair) -> None:
-    """Leaders lead on without it, for as long as nothing else happens; sessions that ended are begun anew."""
+    """Leaders lead on without it, for as long as nothing else happens; sessions that ended are begun again."""
     cluster, server = pair
     with View(cluster) as view, load_on(cluster, "without") as load:
         load.goes_on()

@@ -489,7 +489,7 @@ def test_a_reader_outlives_a_broker_that_cuts_its_indexes(tmp_path: Path) -> Non
 def test_a_reader_takes_no_entries_of_bytes_it_has_not_looked_at_for_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beside a writer at work the index may be newer than the end that the reader knows; to make it anew from the
+    """Beside a writer at work the index may be newer than the end that the reader knows; to make it again from the
     log would cost each reader a pass over the segment."""
     path, copy = tmp_path / NAME, tmp_path / "copy" / NAME
     with Log.open(path, CONFIG) as log:
@@ -507,7 +507,7 @@ def test_a_reader_takes_no_entries_of_bytes_it_has_not_looked_at_for_damage(
 
 
 def test_the_logs_of_a_data_directory_read_its_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else opening them takes a time that grows with the square of their number. Written anew, it is read anew."""
+    """Else opening them takes a time that grows with the square of their number. Rewritten, it is read again."""
     reads: list[str] = []
 
     class Counting(OffsetCheckpoint):
@@ -599,7 +599,7 @@ def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
 
 
 def test_recovered_segments_have_whole_indexes(folder: Path) -> None:
-    """What is checked anew is indexed anew, to the last entry: else each lookup would walk the segment."""
+    """What is checked again is indexed again, to the last entry: else each lookup would walk the segment."""
     config = replace(CONFIG, segment_bytes=900)
     sound = make(folder / "sound" / NAME, batches=40, per_batch=3, config=config)
 

@@ -43,7 +43,7 @@ class Written:
 
 @dataclass
 class Model:
-    """All that is in the log, from which every answer is found anew, by looking at all of it."""
+    """All that is in the log, from which every answer is found again, by looking at all of it."""
 
     batches: list[Written] = field(default_factory=list)
     start: int = 0

@@ -394,7 +394,7 @@ def test_a_broker_must_not_believe_another_end_than_its_log_has(world: World) ->
     core = world.leads(1, 0)
     world.step(core)
     core.log = replace(core.log, leo=core.log.leo + 1)
-    core.interrupted = True  # it is about to be opened anew
+    core.interrupted = True  # it is about to be opened again
     world.step(core)
     assert world.kinds == []
     core.interrupted = False

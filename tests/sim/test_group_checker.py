@@ -26,7 +26,7 @@ def kinds(*events: Event) -> list[str]:
     found: list[str] = []
     checker = GroupChecker(lambda kind, text, event: found.append(kind))
     for place, event in enumerate(events):
-        checker.heard(event, place)
+        checker.observe(event, place)
     return found
 
 

@@ -25,7 +25,8 @@ def assignment(seed: int, *responses: Any) -> tuple[GroupAssigned, list[int]]:
     history = History(lambda: 0)
     client = member("a", TOPIC, Settings(), history, Random(seed), [COORDINATOR], Switch())
     state = m.PartitionState(TOPIC.home(), "id", LeaderAndIsr(COORDINATOR, 0, (COORDINATOR,)), (COORDINATOR,))
-    script, sent, answer = list(responses), [], None
+    script, sent = list(responses), []
+    answer: Any = None
     while script:
         effect = client.send(answer)
         match effect:

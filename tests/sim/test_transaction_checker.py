@@ -53,7 +53,7 @@ def kinds(*events: Event) -> list[str]:
     found: list[str] = []
     checker = TransactionChecker(lambda kind, text: found.append(kind))
     for event in events:
-        checker.heard(event)
+        checker.observe(event)
     checker.judge()
     return found
 

@@ -60,7 +60,7 @@ class ClientPort:
             action()
         self.now_ms = until_ms
 
-    def make_anew(self) -> None:
+    def recreate_topic(self) -> None:
         self.topic_id = "id1"
         self.epoch = 0
         self.disks.disk(BROKER).set_aside(TP)
@@ -159,7 +159,7 @@ def test_a_producer_sends_the_same_batches_until_they_are_acknowledged(in_flight
     assert run.log() == [f"100:{sequence}" for sequence in range(len(run.log()))]
 
 
-def test_a_producer_starts_anew_when_it_is_refused_for_good() -> None:
+def test_a_producer_starts_again_when_it_is_refused_for_good() -> None:
     port = ClientPort()
     run = Run("producer", port)
     port.run(200)
@@ -184,19 +184,19 @@ def test_a_producer_gives_up_when_it_has_waited_long_enough() -> None:
     assert len({event.producer_id for event in run.of(Invoke)}) == len(run.of(Invoke))
 
 
-def test_a_producer_numbers_a_topic_made_anew_from_the_start() -> None:
+def test_a_producer_numbers_a_topic_created_again_from_the_start() -> None:
     port = ClientPort()
     run = Run("producer", port)
     port.run(300)
     port.answer = lambda _: None
     port.run(1000)
-    port.make_anew()
+    port.recreate_topic()
     port.answer = port.serve
     port.run(3000)
     run.finish()
     assert [event.reason for event in run.of(Unknown)] == ["the topic was created again"]
-    anew = [event for event in run.of(Invoke) if event.topic_id == "id1"]
-    assert (anew[0].producer_id, anew[0].sequence) == (101, 0)
+    recreated = [event for event in run.of(Invoke) if event.topic_id == "id1"]
+    assert (recreated[0].producer_id, recreated[0].sequence) == (101, 0)
     assert run.log()[0] == "101:0"
 
 
@@ -252,7 +252,7 @@ def test_a_consumer_can_begin_at_the_end() -> None:
     assert consumer.of(Read)[0].offset == first.offset
 
 
-def test_a_consumer_that_is_out_of_range_begins_anew() -> None:
+def test_a_consumer_that_is_out_of_range_begins_again() -> None:
     port = ClientPort()
     producer = Run("producer", port)
     consumer = Run("consumer", port)

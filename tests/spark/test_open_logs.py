@@ -1,4 +1,4 @@
-"""Logs that stay open between micro-batches: used again while the directory is the same, opened anew when it is not."""
+"""Logs that stay open between micro-batches: kept while the directory is the same, opened again when it is not."""
 
 from __future__ import annotations
 

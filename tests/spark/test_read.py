@@ -191,15 +191,15 @@ def test_truncated_below_the_plan(load: Load, tmp_path: Path) -> None:
 
 
 def test_topic_made_anew(load: Load, tmp_path: Path) -> None:
-    def anew(topic_id: str) -> None:
+    def recreate(topic_id: str) -> None:
         shutil.rmtree(tmp_path / "t-0", ignore_errors=True)
         fill(tmp_path / "t-0", 10)
         (tmp_path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
 
-    anew("AAAAAAAAAAAAAAAAAAAAAQ")
+    recreate("AAAAAAAAAAAAAAAAAAAAAQ")
     frame = load()
     assert frame.count() == 10
-    anew("AAAAAAAAAAAAAAAAAAAAAg")
+    recreate("AAAAAAAAAAAAAAAAAAAAAg")
     with pytest.raises(PySparkException, match="t-0: the topic was deleted and created again: its topic id was"):
         frame.count()
     assert load().count() == 10

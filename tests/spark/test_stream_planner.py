@@ -159,7 +159,7 @@ def test_a_start_that_does_not_fit(tmp_path: Path, options: dict[str, str], mess
 def test_batch_0_starts_at_the_same_offsets_after_a_crash(tmp_path: Path, options: dict[str, str]) -> None:
     """Its start is in no file but in the end of batch 0, which Spark writes before it plans the batch.
 
-    Spark requests the initial offset anew, when the options may fit no more: here there is another partition, and
+    Spark requests the initial offset again, when the options may fit no more: here there is another partition, and
     records as late as startingTimestamp are gone.
     """
     fill(tmp_path / "t-0", 10)

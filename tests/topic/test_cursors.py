@@ -235,7 +235,7 @@ class TestOwner:
                 assert cursor.positions == {0: 4, 1: 4 if name == same[0] else 0}
 
     def test_a_process_that_is_killed_while_it_opens_the_log_of_others(self, path: Path, topic: Topic) -> None:
-        """It may have changed files that the others have open: they open the log anew."""
+        """It may have changed files that the others have open: they open the log again."""
 
         def die(*_: object) -> None:
             os.kill(os.getpid(), 9)

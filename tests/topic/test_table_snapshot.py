@@ -1,4 +1,4 @@
-"""Snapshots of tables: what is loaded from them, and what is read anew. Kills: tests/faults/test_table_calls.py."""
+"""Snapshots of tables: what is loaded from them, and what is read again. Kills: tests/faults/test_table_calls.py."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_damaged_byte_is_noticed(topic: Topic, snapshot: Path, caplog: pyt
             assert len(native) == 0
     expected = newest(topic)
     assert dict(topic.table(snapshot=snapshot).items()) == expected
-    assert "is no snapshot of this topic, its checksum does not match: the topic is read anew" in caplog.text
+    assert "is no snapshot of this topic, its checksum does not match: the topic is read again" in caplog.text
 
 
 def test_bytes_with_a_checksum_that_holds_are_not_believed(topic: Topic, snapshot: Path) -> None:

@@ -45,7 +45,7 @@ class ControllerContext:
 
     controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
     brokers: registrations that this controller has applied. registration_created: the store's transaction of each.
-    failed_replicas: replicas on failed disks, by broker, until it registers anew.
+    failed_replicas: replicas on failed disks, by broker, until it registers again.
     topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
     deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested target, () to
     cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read since the last

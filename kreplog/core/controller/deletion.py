@@ -2,7 +2,7 @@
 
     Online/New/Offline --StopReplica(delete=False)--> Offline --StopReplica(delete=True)--> DeletionStarted
     DeletionStarted --response--> DeletionSuccessful; --error, or broker failed--> DeletionIneligible
-    DeletionIneligible --its broker registers anew--> Offline, and so on
+    DeletionIneligible --its broker registers again--> Offline, and so on
     all DeletionSuccessful --the topic's nodes are deleted--> NonExistent
 
 The only record of a deletion under way is its request (/admin/delete_topics, /admin/partitions_remove): the next

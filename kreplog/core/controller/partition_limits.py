@@ -41,7 +41,7 @@ class PartitionLimits:
         self._numbers = itertools.count()
 
     def recount(self, existing: Mapping[str, Sequence[Sequence[int]]], now_ms: int) -> None:
-        """Count anew. existing: by topic in the metadata, the replicas of each partition."""
+        """Count all again. existing: by topic in the metadata, the replicas of each partition."""
         self._partitions = 0
         self._replicas.clear()
         for assignments in existing.values():

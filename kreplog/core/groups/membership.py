@@ -299,7 +299,7 @@ class Membership:
                 return
             leads = group.leader == member_id
             skips = leads and request.can_skip_assignment
-            # A leader that cannot skip the assignment must not know that it leads: it would assign anew.
+            # A leader that cannot skip the assignment must not know that it leads: it would assign again.
             leader = group.leader if skips or not leads else former_leader
             members = group.joined_members() if skips else ()
             yield Reply(

@@ -2,7 +2,7 @@
 
 An id is deleted by a record without a value, and forgotten once all in-sync replicas have that. Until then its
 producers are refused as while any record of it is appended. A producer that comes back later is refused for good
-(INVALID_PRODUCER_ID_MAPPING): it has to begin anew. Source: Kafka, TransactionStateManager; KIP-98.
+(INVALID_PRODUCER_ID_MAPPING): it has to begin again. Source: Kafka, TransactionStateManager; KIP-98.
 """
 
 from __future__ import annotations

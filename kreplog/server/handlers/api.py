@@ -392,7 +392,7 @@ class Api:
         codecs: dict[int, Recompression],
         size: int,
     ) -> None:
-        """Inspect batches in a thread, where those that `codecs` names are compressed anew; then append them. Later
+        """Inspect batches in a thread, where those that `codecs` names are recompressed; then append them. Later
         requests of the connection wait, so that its batches are appended in order."""
         try:
             with _closing_on_error(context):

@@ -2,7 +2,7 @@
 
 The block headers or the trailer of a compressed batch bound its decompressed size, so oversized batches are refused
 before anything is decompressed. A batch is decompressed in a thread if the request is large, else on append; one that
-its topic's compression.type wants otherwise is compressed anew, in a thread.
+its topic's compression.type wants otherwise is recompressed, in a thread.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def inspected(
     request: ProduceRequest, refused: Mapping[int, KreplogError], codecs: Mapping[int, Recompression]
 ) -> ProduceRequest:
     """The request with InspectedBatches for records, each with its maximum timestamps or the error that an append
-    raises. Blocking: compresses anew what `codecs`, from `recompressions`, names, and decompresses all batches that
+    raises. Blocking: recompresses what `codecs`, from `recompressions`, names, and decompresses all batches that
     `refused`, from `refusals`, does not name."""
     partitions = (
         _inspected(produced, refused.get(index), codecs.get(index)) for index, produced in enumerate(request.partitions)

@@ -259,7 +259,7 @@ def _start(partition: TopicPartition, state: PartitionSnapshot, offsets: OffsetM
     if position > state.end_offset:
         raise OffsetOutOfRangeError(
             f"{partition}: offsets below {position} are mirrored, and the source ends at {state.end_offset}: it lost "
-            "records, and gives their offsets to others; mirror it anew with another checkpoint",
+            "records, and gives their offsets to others; mirror it again with another checkpoint",
             partition=str(partition),
             offset=position,
         )

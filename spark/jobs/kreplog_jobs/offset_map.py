@@ -40,7 +40,7 @@ VERSION = 1
 
 _RUN = re.compile(r"run (\d{1,19}) (\d{1,19}) (\d{1,19})")
 _COMMITTED = re.compile(r"committed (\d{1,19})")
-_MERGE_ABOVE = 64  # lines; a file with more, of which merged less than half are left, is written anew
+_MERGE_ABOVE = 64  # lines; a file with more, of which merged less than half are left, is rewritten
 
 
 class Run(NamedTuple):

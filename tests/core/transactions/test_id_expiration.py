@@ -41,7 +41,7 @@ def test_an_id_is_deleted_once_it_is_expired() -> None:
     pass_time(shell, 1000)
     assert shell.log[-1] == DELETED
     assert shell.memory.held[ACCOUNT] == 0
-    assert shell.add(A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING, "its producer has to begin anew"
+    assert shell.add(A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING, "its producer has to begin again"
     shell.start()
     assert shell.add(A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a later coordinator knows"
     response = shell.init(new_id=101)

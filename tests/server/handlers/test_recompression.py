@@ -1,4 +1,4 @@
-"""compression.type of a topic: its leader compresses anew what comes under another codec."""
+"""compression.type of a topic: its leader recompresses what comes under another codec."""
 
 from __future__ import annotations
 

@@ -151,10 +151,10 @@ def test_incremental_updates_equal_a_rebuild(world: World, seed: int) -> None:
             world.apply(LeaderAndIsrRequest(0, controller, 1, states))
         if rng.random() < 0.7:
             found = world.topics.all
-            anew = world.view().all
-            assert list(found.items()) == list(anew.items())
+            rebuilt = world.view().all
+            assert list(found.items()) == list(rebuilt.items())
             assert [list(view.partitions) for view in found.values()] == [
-                list(view.partitions) for view in anew.values()
+                list(view.partitions) for view in rebuilt.values()
             ]
             known = {TopicPartition(name, number) for name, view in found.items() for number in view.partitions}
             assert known == world.metadata.partitions.keys() and list(found) == sorted(found)
