@@ -115,11 +115,11 @@ class ClusterConnections:
         learn of a new one at different times. Raises UnknownTopicError, and as `refresh`."""
         wanted = list(partitions)
         while True:
-            missing = [place for place in wanted if place not in self.metadata.partitions]
+            missing = [partition for partition in wanted if partition not in self.metadata.partitions]
             if not missing:
                 return self.metadata
-            self.refresh({place.topic for place in missing}, deadline)
-            missing = [place for place in missing if place not in self.metadata.partitions]
+            self.refresh({partition.topic for partition in missing}, deadline)
+            missing = [partition for partition in missing if partition not in self.metadata.partitions]
             if not missing:
                 return self.metadata
             if time.monotonic() + RETRY_BACKOFF_S >= deadline:

@@ -45,7 +45,7 @@ class ClusterMetadata:
 
     def topic_id_of(self, topic: str) -> str:
         """ "" where the topic is not known, or has none."""
-        return next((known.topic_id for place, known in self.partitions.items() if place.topic == topic), "")
+        return next((known.topic_id for at, known in self.partitions.items() if at.topic == topic), "")
 
     def without_leader(self, partition: TopicPartition) -> ClusterMetadata:
         """The leader of `partition` is not what is reported here; the epoch stays, so that no older one returns."""
@@ -63,7 +63,7 @@ class ClusterMetadata:
                 raise PeerProtocolError(f"metadata with broker {broker_id} at {host!r}:{port}")
         reported = {topic.name for topic in response.topics}
         errors = {name: error for name, error in self.topic_errors.items() if name not in reported}
-        partitions = {place: known for place, known in self.partitions.items() if place.topic not in reported}
+        partitions = {at: known for at, known in self.partitions.items() if at.topic not in reported}
         for topic in response.topics:
             error = generic.error_of(topic.error_code)
             if error is not ErrorCode.NONE:
@@ -72,8 +72,8 @@ class ClusterMetadata:
                     partitions.update((at, known) for at, known in self.partitions.items() if at.topic == topic.name)
                 continue
             for partition in topic.partitions:
-                place = _checked(topic.name, partition.partition_index)
-                partitions[place] = _newer(self.partitions.get(place), _partition_metadata(topic, partition))
+                at = _checked(topic.name, partition.partition_index)
+                partitions[at] = _newer(self.partitions.get(at), _partition_metadata(topic, partition))
         return ClusterMetadata(brokers, partitions, errors)
 
 

@@ -40,10 +40,10 @@ class FetchSession:
             listed = tuple(wanted.values())
             forgotten: tuple[TopicPartition, ...] = ()
         else:
-            listed = tuple(partition for place, partition in wanted.items() if self._held.get(place) != partition)
-            forgotten = tuple(place for place in self._held if place not in wanted)
-        self._ids = {place.topic: partition.topic_id for place, partition in (*self._held.items(), *wanted.items())}
-        self._topics = {partition.topic_id: place.topic for place, partition in wanted.items()}
+            listed = tuple(partition for at, partition in wanted.items() if self._held.get(at) != partition)
+            forgotten = tuple(at for at in self._held if at not in wanted)
+        self._ids = {at.topic: partition.topic_id for at, partition in (*self._held.items(), *wanted.items())}
+        self._topics = {partition.topic_id: at.topic for at, partition in wanted.items()}
         self._held = dict(wanted)
         return FetchRequest(
             CONSUMER,

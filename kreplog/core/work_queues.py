@@ -171,8 +171,8 @@ class QueuePartition:
     @property
     def has_room(self) -> bool:
         """Whether one more record may be delivered for the first time: its state fits beside the others'."""
-        most = self._config.partition_max_record_locks
-        return len(self._records) < most and self._bound + 1 + 2 * _cost(_LARGEST_OFFSET) <= _BYTES_LEFT
+        limit = self._config.partition_max_record_locks
+        return len(self._records) < limit and self._bound + 1 + 2 * _cost(_LARGEST_OFFSET) <= _BYTES_LEFT
 
     def deliver_next(self, offset: int, now_ms: int) -> Delivery:
         """Deliver a record for the first time: the next at or past end_offset."""

@@ -264,15 +264,15 @@ class Network:
     def _delay(self, forward: bool, connection: VirtualConnection) -> int:
         random = self._random.random
         delay = 200 + int(800 * random())
-        likely, most = self.jitter
+        likely, longest = self.jitter
         if likely and random() < likely:
-            delay += int(most * random())
+            delay += int(longest * random())
         if self.slow:
             link = (connection.source, connection.destination)
             delay += self.slow.get(link if forward else link[::-1], 0)
         if forward and self.starved and connection.channel == "control":
-            least, most = self.starved.get(connection.destination, (0, 0))
-            delay += least + int(random() * (most - least))
+            shortest, longest = self.starved.get(connection.destination, (0, 0))
+            delay += shortest + int(random() * (longest - shortest))
         return delay
 
     def _forward(self, connection: VirtualConnection, number: int, request: Any) -> None:

@@ -379,10 +379,10 @@ def _make(metadata: ClientMetadata, session: _ProducerSession, codec: RecordCode
 
 def _count_elsewhere(metadata: ClientMetadata, batches: list[_Batch], leader_epoch: int) -> int:
     """The number of first batches that may still be on their way to an earlier leader, and are not sent to this one."""
-    most = 0
-    while most < len(batches) - 1 and NO_EPOCH < batches[most].sent_epoch < leader_epoch:
-        most += 1
-    return metadata.random.randint(0, most) if most and metadata.random.random() < 0.5 else 0
+    limit = 0
+    while limit < len(batches) - 1 and NO_EPOCH < batches[limit].sent_epoch < leader_epoch:
+        limit += 1
+    return metadata.random.randint(0, limit) if limit and metadata.random.random() < 0.5 else 0
 
 
 def _request(settings: Settings, session: _ProducerSession, batch: _Batch) -> ProduceRequest:

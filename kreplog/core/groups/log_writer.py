@@ -39,8 +39,10 @@ class GroupLogWriter:
         tag = next(self._tags)
         self._pending[tag] = group, then
         group.in_flight += 1
-        of = ("", False) if transaction is None else (transaction.transactional_id, transaction.adds_partitions)
-        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms, *of)
+        id_and_adds = ("", False)
+        if transaction is not None:
+            id_and_adds = (transaction.transactional_id, transaction.adds_partitions)
+        yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms, *id_and_adds)
 
     def appended(self, event: GroupRecordsAppended, now_ms: int) -> Steps[None]:
         """The outcome of an append. A success comes before the end of the leadership in which it was made."""

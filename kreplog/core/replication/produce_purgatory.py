@@ -53,10 +53,10 @@ class ProducePurgatory:
         epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
         if isinstance(request, TransactionalProduce | CoordinatorProduce) and request.transactional_id:
-            of = request.transactional_id, request.adds_partitions
+            transaction = request.transactional_id, request.adds_partitions
             for index, produced in enumerate(request.partitions):
                 produce.responses.append(ProducedPartition(produced.partition, ErrorCode.NONE))
-                batch = UnverifiedBatch(produce, index, produced, *of, epoch, not by_coordinator)
+                batch = UnverifiedBatch(produce, index, produced, *transaction, epoch, not by_coordinator)
                 if not self.verification.queues_behind(batch):
                     yield from self._append_transactional(batch, self._needed_verification(), now_ms)
         else:

@@ -191,8 +191,8 @@ def _add_traffic(lines: list[str], traffic: Traffic) -> None:
     """Totals without a label, deleted topics included, and counts of each topic with the label `topic`."""
     named = [(f'{{topic="{topic}"}}', counts) for topic, counts in sorted(traffic.topics.items())]
     for name, help, value in _TRAFFIC:
-        each = [f"{labels} {value(counts)}" for labels, counts in named]
-        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", help, value(traffic.total), *each)
+        by_topic = [f"{labels} {value(counts)}" for labels, counts in named]
+        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", help, value(traffic.total), *by_topic)
 
 
 def request_name(api_key: int, follower: bool) -> str:

@@ -57,8 +57,8 @@ def max_entries(api_key: int, partitions: int) -> int:
         return _GROUP_ENTRIES
     if api_key == ApiKey.FETCH:
         return min(MAX_ITEMS, _FETCH_ALLOWANCE + 3 * partitions)
-    each = 16 if api_key in _OF_SETTINGS else 8 if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS else 3
-    return min(MAX_ITEMS, _ALLOWANCE + each * partitions)
+    entries = 16 if api_key in _OF_SETTINGS else 8 if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS else 3
+    return min(MAX_ITEMS, _ALLOWANCE + entries * partitions)
 
 
 def make_pool() -> ThreadPoolExecutor:
