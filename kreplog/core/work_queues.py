@@ -86,7 +86,7 @@ class QueuePartition:
         self._records: dict[int, _InFlight] = {}  # by offset, in their order
         self._completed: list[int] = []
         self._due: list[tuple[int, int]] = []
-        self._bound = 0  # of the characters of the metadata
+        self._bound: int  # of the characters of the metadata
         if metadata.startswith(PREFIX):
             self._read(metadata)
         self.metadata()
@@ -206,12 +206,12 @@ class QueuePartition:
         self._put_off(offset, now_ms + self._config.record_lock_duration_ms)
         return Delivery(offset, record.delivery_count)
 
-    def undo(self, offset: int) -> None:
-        """A delivery that could not be made does not count."""
+    def undo(self, offset: int, due_ms: int = 0) -> None:
+        """A delivery that could not be made does not count. due_ms: from when on the record is delivered instead."""
         record = self._records[offset]
         record.delivery_count -= 1
         record.locked = False
-        self._put_off(offset, 0)
+        self._put_off(offset, due_ms)
 
     # What becomes of a delivery
 
@@ -276,6 +276,7 @@ class QueuePartition:
         """The log ends at `offset` now, and goes on with other records."""
         for each in [each for each in self._records if each >= offset]:
             del self._records[each]
+        self._completed = [each for each in self._completed if each < offset]
         self.end_offset = min(self.end_offset, offset)
 
 

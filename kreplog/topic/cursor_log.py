@@ -185,12 +185,10 @@ def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
     return {name: dict(sorted(offsets.items())) for name, offsets in found.items() if offsets}
 
 
-def in_turn(lock: Callable[[], T], until_s: float | None = None) -> T:
+def in_turn(lock: Callable[[], T]) -> T:
     """What `lock` returns, when no other process is committing. Raises LogLockedError, such as where a broker runs,
-    after LOCK_TIMEOUT_S or when the monotonic clock has come to `until_s`, whichever is first."""
+    after LOCK_TIMEOUT_S."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-    if until_s is not None:
-        deadline_s = min(deadline_s, until_s)
     while True:
         try:
             return lock()

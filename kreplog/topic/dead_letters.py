@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, UsageError
-from kreplog.topic.cursor_log import in_turn
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.merge import TopicRecord
 from kreplog.types import check_topic
@@ -42,15 +41,15 @@ class DeadLetterTopic:
         if self._path == source.path:
             raise UsageError(f"{self._path} cannot be the topic of its own dead letters", path=self._path)
 
-    def append(self, record: TopicRecord, delivery_count: int, error: str, until_s: float) -> None:
-        """Append a dead letter durably. until_s: by the monotonic clock, how long to wait for other processes, which
-        may have dead letters, too. Raises LogLockedError (another process has the topic open for writing, or a broker
-        the folder), RecordTooLargeError, LogFailedError, StorageError."""
+    def append(self, record: TopicRecord, delivery_count: int, error: str) -> None:
+        """Append a dead letter durably. Raises LogLockedError at once where another process has the topic open for
+        writing, such as for a dead letter of its own, or a broker runs on the folder; RecordTooLargeError,
+        LogFailedError, StorageError."""
         folder = self._folder
         if folder is not None:
             self._append(folder, record, delivery_count, error)
             return
-        folder = in_turn(self._open, until_s)
+        folder = self._open()
         try:
             self._append(folder, record, delivery_count, error)
         finally:

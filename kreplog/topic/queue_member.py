@@ -21,7 +21,7 @@ from kreplog.errors import (
     OffsetOutOfRangeError,
     RecordDecodeError,
 )
-from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.topic.cursor_log import LOCK_TIMEOUT_S, CursorLog, CursorOffset
 from kreplog.topic.cursor_member import CursorMember
 from kreplog.topic.dead_letters import DeadLetterTopic
 from kreplog.topic.decoding import Decoding
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 COMMITTED_TOGETHER = 100
 """Partitions of a commit: with metadata of 4 KiB each it is well within a segment."""
+
+RETRY_MS = 20
+"""Between two tries of a dead letter whose topic is locked: each opens the topic, and the kernel does not announce that
+it is closed elsewhere."""
 
 LOCK_ENDED = "the lock of its last delivery ended, or its worker did"
 
@@ -68,7 +72,7 @@ class QueueMember(CursorMember):
         self._dead_letters = dead_letters
         self._partitions: dict[int, QueuePartition] = {}
         self._deliveries: list[tuple[int, Delivery]] = []  # of the call under way, by partition
-        self._until_s = 0.0  # how long it may wait for the dead-letter topic
+        self._locked_ms: int | None = None  # when the dead-letter topic was found locked, and not free since
         self._prepare()
         super().__init__(topic, name, log, start, decoding)
 
@@ -136,11 +140,10 @@ class QueueMember(CursorMember):
 
     # Delivering
 
-    def _deliver(self, most: int, until_s: float) -> list[DeliveredRecord]:
-        """Up to `most` records, whose deliveries are committed; [] where there is none now. until_s: by the monotonic
-        clock, how long to wait for the dead-letter topic."""
+    def _deliver(self, most: int) -> list[DeliveredRecord]:
+        """Up to `most` records, whose deliveries are committed; [] where there is none now, or where all that there
+        were are dead letters."""
         self._deliveries.clear()
-        self._until_s = until_s
         records: list[tuple[TopicRecord, Delivery]] = []
         try:
             for number, partition in self._partitions.items():
@@ -172,18 +175,22 @@ class QueueMember(CursorMember):
         """Records that are delivered again. Those whose deliveries are used up become dead letters."""
         delivered, exhausted = partition.redeliver(now_ms(), most)
         self._deliveries += [(number, delivery) for delivery in delivered]
+        is_changed = False
         for delivery in exhausted:
             record = self._read(number, delivery.offset)
-            if record is not None:
-                error = partition.error_of(delivery.offset) or LOCK_ENDED
-                self._dead_letter(record, delivery, error, self._until_s)
-            else:
+            error = partition.error_of(delivery.offset) or LOCK_ENDED
+            if record is None:
                 partition.complete(delivery.offset)
+            elif not self._dead_letter_in_turn(record, delivery, error):
+                partition.release(delivery.offset, now_ms() + RETRY_MS, error)
+                continue
+            is_changed = True
         found = [(self._read(number, delivery.offset), delivery) for delivery in delivered]
-        gone = [delivery.offset for record, delivery in found if record is None]
-        for offset in gone:
-            partition.complete(offset)
-        if exhausted or gone:
+        for record, delivery in found:
+            if record is None:
+                partition.complete(delivery.offset)
+                is_changed = True
+        if is_changed:
             self._commit((number,))
         return [(record, delivery) for record, delivery in found if record is not None]
 
@@ -241,7 +248,8 @@ class QueueMember(CursorMember):
                 (record,) = self._decoding.decoded(iter((stored,)), "raise")
             except RecordDecodeError as error:
                 if self._dead_letters is not None:
-                    self._dead_letter(stored, delivery, str(error), self._until_s)
+                    if not self._dead_letter_in_turn(stored, delivery, str(error)):
+                        self._partitions[stored.partition].undo(delivery.offset, now_ms() + RETRY_MS)
                     continue
                 for other, later in records[max(index, 1) :]:
                     self._partitions[other.partition].undo(later.offset)
@@ -254,18 +262,27 @@ class QueueMember(CursorMember):
             delivered.append(DeliveredRecord(*record, delivery.delivery_count))
         return delivered
 
-    def _dead_letter(
-        self, record: TopicRecord, delivery: Delivery, error: str, until_s: float, *, again: bool = False
-    ) -> None:
+    def _dead_letter_in_turn(self, record: TopicRecord, delivery: Delivery, error: str) -> bool:
+        """_dead_letter, which waits for nobody, since others have work to take; False where it is to be tried again
+        after RETRY_MS. Raises LogLockedError where the topic is locked since LOCK_TIMEOUT_S."""
+        tried_ms = now_ms()
+        since_ms = tried_ms if self._locked_ms is None else self._locked_ms
+        self._locked_ms = None
+        if self._dead_letter(record, delivery, error, again=tried_ms - since_ms < LOCK_TIMEOUT_S * 1000):
+            return True
+        self._locked_ms = since_ms
+        return False
+
+    def _dead_letter(self, record: TopicRecord, delivery: Delivery, error: str, *, again: bool) -> bool:
         """Append a record as it is stored to the dead-letter topic; it is done, or delivered again after a lock's
-        duration where that fails. again: the caller makes this call again where the topic is locked."""
+        duration where that raises. again: return False instead where the topic is locked; the caller tries again."""
         assert self._dead_letters is not None
         partition = self._partitions[record.partition]
         try:
-            self._dead_letters.append(record, delivery.delivery_count, error, until_s)
+            self._dead_letters.append(record, delivery.delivery_count, error)
         except BaseException as failure:
             if again and isinstance(failure, LogLockedError):
-                raise
+                return False
             partition.release(delivery.offset, now_ms() + self._config.record_lock_duration_ms, error)
             failure.add_note(
                 f"The record at offset {delivery.offset} of {TopicPartition(self._topic.name, record.partition)} stays "
@@ -273,6 +290,7 @@ class QueueMember(CursorMember):
             )
             raise
         partition.complete(delivery.offset)
+        return True
 
     # Committing
 

@@ -14,16 +14,13 @@ from typing import Any
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
 from kreplog.core.work_queues import Delivery, QueuePartition, check_int
-from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, LogLockedError, UsageError
+from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, UsageError
 from kreplog.topic.cursor_log import LOCK_TIMEOUT_S
-from kreplog.topic.queue_member import DeliveredRecord, QueueMember, now_ms
+from kreplog.topic.queue_member import RETRY_MS, DeliveredRecord, QueueMember, now_ms
 from kreplog.topic.topic_follow import check_max_records
 from kreplog.types import TopicPartition
 
 MAX_DELAY_MS = 1 << 40
-RETRY_S = 0.005
-"""Between two looks whether a dead-letter topic is free; each opens its files."""
-
 MAX_ERROR = 1000
 """Characters of an error that are kept; it may have been made from a record of any size."""
 
@@ -73,7 +70,8 @@ class WorkQueue(QueueMember):
         folder), RecordDecodeError (without a dead-letter topic; its `record` counts as taken), LogTruncatedError,
         CorruptBatchError, CorruptWorkQueueError, StorageError: no record was taken. A dead letter that cannot be
         appended raises so, too, and is tried again after record_lock_duration_ms; other records can be taken meanwhile.
-        A dead-letter topic that another process has open is waited for no longer than `timeout`, and 5 s.
+        It raises LogLockedError where another process has had the dead-letter topic open for 5 s; until then each call
+        tries it and returns what else there is.
         """
         check_max_records(max_records)
         checked_timeout(timeout)
@@ -84,8 +82,10 @@ class WorkQueue(QueueMember):
                     self._check_open()
                     now_s = time.monotonic()
                     self._balance_if_due(now_s)
-                    if taken := self._deliver(max_records, math.inf if deadline_s is None else deadline_s):
+                    if taken := self._deliver(max_records):
                         return taken
+                    if self._deliveries:
+                        continue  # all of them were dead letters
                     waits = self._polled()
                     if waits is None:
                         continue  # records have come meanwhile
@@ -179,7 +179,7 @@ class WorkQueue(QueueMember):
             with self._changed:
                 if self._try_to_reject(record, error, again=time.monotonic() < deadline_s):
                     return
-            time.sleep(RETRY_S)  # without the lock; the kernel does not announce that the topic is closed elsewhere
+            time.sleep(RETRY_MS / 1000)  # without the lock
 
     def _try_to_reject(self, record: DeliveredRecord, error: str, again: bool) -> bool:
         """False where the dead-letter topic is locked and the call is made again."""
@@ -187,13 +187,8 @@ class WorkQueue(QueueMember):
         stored = self._read(record.partition, record.offset)
         if stored is None:
             partition.complete(record.offset)
-        else:
-            try:
-                self._dead_letter(stored, _delivery(record), error, -math.inf, again=again)
-            except LogLockedError:
-                if again:
-                    return False
-                raise
+        elif not self._dead_letter(stored, _delivery(record), error, again=again):
+            return False
         self._commit((record.partition,))
         self._release_surplus()
         self._changed.notify()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kreplog.core.work_queues import HEAD, MAX_METADATA, PREFIX, Delivery, QueuePartition, WorkQueueConfig
+from kreplog.core.work_queues import HEAD, MAX_METADATA, PREFIX, Delivery, QueuePartition, WorkQueueConfig, lag_of
+from kreplog.errors import ArgumentTypeError, UsageError
 
 LOCK_MS = 10
 
@@ -293,3 +295,92 @@ def test_a_record_whose_dead_letter_fails_comes_again_after_a_lock() -> None:
     for now_ms in (0, LOCK_MS, 2 * LOCK_MS):
         assert queue.redeliver(now_ms, 1) == ([], [Delivery(0, 1)])
         assert queue.redeliver(now_ms + LOCK_MS - 1, 1) == ([], [])
+
+
+def test_a_truncation_before_a_commit_takes_what_was_done_with_it() -> None:
+    """The log goes on with another record at the offset, of which nothing is done."""
+    queue = partition()
+    queue.deliver_next(0, 0)
+    queue.complete(0)
+    queue.truncate_to(0)
+    delivery = queue.deliver_next(0, 0)
+    queue.committed()
+    assert queue.is_current(delivery) and queue.start_offset == 0
+
+
+def test_what_was_committed_is_done_with() -> None:
+    """A later commit does not take another record at its offset for it, and a later failure changes nothing of it."""
+    queue = partition()
+    queue.deliver_next(0, 0)
+    queue.complete(0)
+    queue.committed()
+    assert not queue._completed, "nor does it take memory"
+    queue.truncate_to(0)
+    delivery = queue.deliver_next(0, 0)
+    queue.committed()
+    assert queue.is_current(delivery)
+    queue.commit_failed()
+    assert queue.redeliver(LOCK_MS - 1, 1) == ([], []) and queue.is_current(delivery)
+
+
+def test_the_room_of_metadata_that_was_read_and_of_what_is_done_since() -> None:
+    queue = partition()
+    while queue.has_room:
+        queue.deliver_next(queue.end_offset + (queue.end_offset > 0), 0)
+    records = range(0, queue.end_offset, 2)
+    assert len(records) < 4000, "the characters are used up, not the record locks"
+    again = partition(0, queue.metadata())
+    assert (again.has_room, again.end_offset) == (False, queue.end_offset)
+    for offset in records[:1000]:
+        again.complete(offset)
+    again.committed()
+    again.metadata()
+    assert (again.has_room, again.start_offset) == (True, records[1000])
+
+
+def test_metadata_up_to_its_limits() -> None:
+    """4096 characters, as Kafka's offset.metadata.max.bytes; the largest offset."""
+    assert MAX_METADATA == 4096
+    fits = HEAD + "bc" * ((MAX_METADATA - len(HEAD)) // 2)
+    fits += "." * (MAX_METADATA - len(fits))
+    assert len(fits) == MAX_METADATA and partition(0, fits).end_offset == MAX_METADATA - len(HEAD)
+    with pytest.raises(ValueError, match="too long"):
+        partition(0, fits + ".")
+    most = MAX_METADATA - len(HEAD)
+    assert partition(0, f"{HEAD}b{most}").lag(0) == most
+    with pytest.raises(ValueError, match="no run"):
+        partition(0, f"{HEAD}b{most + 1}")
+    assert partition(0, f"{HEAD}.{2**63 - 1}").end_offset == 2**63 - 1
+    with pytest.raises(ValueError, match="no run"):
+        partition(0, f"{HEAD}.{2**63}")
+
+
+SETTINGS = {
+    "record_lock_duration_ms": range(1, (1 << 40) + 1),
+    "delivery_count_limit": range(1, 11),
+    "partition_max_record_locks": range(1, 4001),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_range_of_a_setting(name: str) -> None:
+    valid: dict[str, Any] = {
+        "record_lock_duration_ms": 1,
+        "delivery_count_limit": None,
+        "partition_max_record_locks": 1,
+    }
+    for value in (SETTINGS[name][0], SETTINGS[name][-1]):
+        assert getattr(WorkQueueConfig(**valid | {name: value}), name) == value
+    for value in (SETTINGS[name][0] - 1, SETTINGS[name][-1] + 1):
+        with pytest.raises(UsageError, match=f"{name} = {value} must be 1 to {SETTINGS[name][-1]}"):
+            WorkQueueConfig(**valid | {name: value})
+    for wrong in (True, "1", 1.0):
+        with pytest.raises(ArgumentTypeError, match=f"{name} is an int"):
+            WorkQueueConfig(**valid | {name: wrong})
+
+
+def test_the_lag_of_what_is_committed() -> None:
+    assert lag_of(7, HEAD + "b3.10c", 30) == 4 + 9
+    assert lag_of(7, HEAD + "b3.10c", 5) == 4, "the log may end before"
+    assert lag_of(7, "of another tool", 30) == 23
+    assert lag_of(7, HEAD + "z", 30) == 23 and lag_of(30, HEAD + "z", 7) == 0

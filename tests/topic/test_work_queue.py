@@ -21,6 +21,7 @@ from tests.faults.forked import result_of
 from tests.waiting import InChild, InThread, until
 
 LOCK_MS = 30_000
+WAIT_MS = int(1000 * cursor_log.LOCK_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -212,6 +213,19 @@ class TestDeadLetters:
                 ((value, headers),) = dead_letters(path)
                 assert value == b"{" and b"json" in (headers["__dlq.errors.message"] or b"")
 
+    def test_a_take_goes_on_past_a_dead_letter_that_waits(self, path: Path, topic: Topic, clock: list[int]) -> None:
+        with (
+            Topic.open(path.parent / "orders.dead", 1),
+            Topic.open(path, read_only=True, value_codec="json") as reader,
+            reader.work_queue("a", dead_letter="orders.dead") as queue,
+        ):
+            records = everything(queue)
+            topic.append(b"{", partition=1)
+            assert taken(queue) == []
+            queue.nack(records[1, 0], delay_ms=queue_member.RETRY_MS + 1)
+            clock[0] += queue_member.RETRY_MS + 1
+            assert taken(queue, 1) == [(1, 0, 2)], "which is due after the other"
+
     def test_a_topic_that_cannot_be_written_loses_no_record(self, path: Path, topic: Topic, clock: list[int]) -> None:
         with topic.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue:
             records = everything(queue)
@@ -225,15 +239,28 @@ class TestDeadLetters:
                 assert taken(queue) == [], "it is tried again a lock's duration later"
                 clock[0] += 1
                 topic.append(b"new", partition=1)
-                with pytest.raises(errors.LogLockedError):
-                    taken(queue)
                 assert taken(queue) == [(1, 5, 1)] and queue.committed == {0: 0, 1: 1}, "others go on"
+                clock[0] += WAIT_MS - 1
+                assert taken(queue) == []
+                clock[0] += 1
+                assert taken(queue) == [], "it is tried at intervals"
+                clock[0] += queue_member.RETRY_MS
+                with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process") as raised:
+                    taken(queue)
+                assert "offset 0 of orders-0" in raised.value.__notes__[0]
+                clock[0] += LOCK_MS - 1
+                queue.renew(records[1, 1])
+                assert taken(queue) == [], "it is tried again a lock's duration later"
                 with pytest.raises(errors.LogLockedError):
                     queue.reject(records[1, 1], timeout=0)
             clock[0] += LOCK_MS
             assert taken(queue) == [] and queue.committed == {0: 5, 1: 6}
-        messages = [headers["__dlq.errors.message"] for _, headers in dead_letters(path)]
-        assert messages[:2] == [b"no such customer", b"released without an error"] and len(messages) == 3
+        messages = {value: headers["__dlq.errors.message"] for value, headers in dead_letters(path)}
+        assert messages == {
+            b"0": b"no such customer",
+            b"3": b"released without an error",
+            b"new": queue_member.LOCK_ENDED.encode(),
+        }
 
     def test_a_topic_that_is_open_elsewhere_is_waited_for_as_long_as_the_caller_says(
         self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
@@ -250,8 +277,47 @@ class TestDeadLetters:
             with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process"):
                 queue.reject(records[0, 1], timeout=0)
             clock[0] += LOCK_MS
-            with pytest.raises(errors.LogLockedError, match=r"orders\.dead.*process"):
-                queue.take(timeout=0)
+            assert queue.take(timeout=0) == [] and queue.committed == {0: 0, 1: 0}
+
+    def test_others_take_and_acknowledge_while_another_process_has_the_topic(
+        self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A record whose deliveries are used up, and one that does not decode; neither keeps the queue's lock."""
+        monkeypatch.setattr(cursor_log, "LOCK_TIMEOUT_S", 3600.0)  # a wait under the queue's lock would be for good
+        monkeypatch.setattr(queue_member, "LOCK_TIMEOUT_S", 3600.0)
+        opened, closing = os.pipe(), os.pipe()
+
+        def hold() -> None:
+            with Topic.open(path.parent / "orders.dead", 1):
+                os.write(opened[1], b"x")
+                os.read(closing[0], 1)
+
+        with (
+            Topic.open(path, read_only=True, value_codec="json") as reader,
+            reader.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue,
+        ):
+            records = everything(queue)
+            queue.ack(*(record for place, record in records.items() if place != (0, 0)))
+            topic.append(b"{", partition=1)
+            holder = InChild(hold)
+            os.read(opened[0], 1)
+            clock[0] += LOCK_MS
+            waiting = InThread(lambda: queue.take(timeout=30))
+            until(lambda: queue._locked_ms is not None)
+            assert taken(queue, 1) == [] and queue.committed == {0: 0, 1: 5}
+            clock[0] += queue_member.RETRY_MS
+            topic.append(b"7", partition=0)
+            (record,) = waiting.result()
+            queue.ack(record)
+            assert queue.committed == {0: 0, 1: 5} and record.offset == 5
+            os.write(closing[1], b"x")
+            holder.result()
+            clock[0] += queue_member.RETRY_MS
+            assert taken(queue) == [] and queue.committed == {0: 6, 1: 6}
+        for end in (*opened, *closing):
+            os.close(end)
+        counts = {value: headers["__dlq.errors.delivery.count"] for value, headers in dead_letters(path)}
+        assert counts == {b"0": b"1", b"{": b"1"}, "what was tried and could not be delivered counts once"
 
     def test_other_threads_use_the_queue_while_a_dead_letter_waits(
         self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
