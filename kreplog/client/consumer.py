@@ -109,8 +109,6 @@ class Consumer(Closing):
         isolation_level: str = "read_uncommitted",
         rack: str = "",
     ) -> None:
-        if isolation_level not in ISOLATION_LEVELS:
-            raise UsageError(f"isolation_level = {isolation_level!r}: {' and '.join(ISOLATION_LEVELS)} are possible")
         if not 0 < piece_bytes <= MAX_PIECE_BYTES:
             raise UsageError(f"piece_bytes = {piece_bytes}: 1 to {MAX_PIECE_BYTES} are possible")
         if min(max_bytes, partition_max_bytes) < 1 or min(max_wait_ms, min_bytes) < 0 or max_bytes > 64 << 20:
@@ -130,7 +128,7 @@ class Consumer(Closing):
             partition_max_bytes,
             request_timeout_s,
             retry_timeout_s,
-            ISOLATION_LEVELS[isolation_level],
+            _isolation_level(isolation_level),
             rack,
         )
         self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
@@ -184,11 +182,14 @@ class Consumer(Closing):
         """The log start offset of each. Raises as list_offsets."""
         return {at: found.offset for at, found in self._list_offsets(partitions, EARLIEST).items() if found is not None}
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, isolation_level: str | None = None
+    ) -> dict[TopicPartition, int]:
         """The high watermark of each, below which records are committed; under read_committed the last stable offset.
 
-        Raises as list_offsets."""
-        return {at: found.offset for at, found in self._list_offsets(partitions, LATEST).items() if found is not None}
+        isolation_level: None for the consumer's. Raises as list_offsets, and UsageError for another level."""
+        found = self._list_offsets(partitions, LATEST, isolation_level)
+        return {at: entry.offset for at, entry in found.items() if entry is not None}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
         """By partition (leader epoch, start offset) of the epochs in its leader's log, oldest first, as Log has them.
@@ -339,11 +340,13 @@ class Consumer(Closing):
         return Fetcher(self._cluster, self._settings, positions, stops, topic_ids, self._deadline())
 
     def _list_offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """isolation_level: None for the consumer's."""
+        level = self._settings.isolation_level if isolation_level is None else _isolation_level(isolation_level)
         wanted = [_partition(at) for at in partitions]
         with self._alone():
-            return list_offsets(self._cluster, wanted, timestamp, self._deadline(), self._settings.isolation_level)
+            return list_offsets(self._cluster, wanted, timestamp, self._deadline(), level)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.retry_s
@@ -358,6 +361,12 @@ class Consumer(Closing):
             yield
         finally:
             self._busy.release()
+
+
+def _isolation_level(name: str) -> int:
+    if name not in ISOLATION_LEVELS:
+        raise UsageError(f"isolation_level = {name!r}: {' and '.join(ISOLATION_LEVELS)} are possible")
+    return ISOLATION_LEVELS[name]
 
 
 def _partition(at: Any) -> TopicPartition:

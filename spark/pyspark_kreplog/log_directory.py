@@ -90,7 +90,7 @@ def require_same_incarnation(
 
 
 def await_end_offset(log: CommittedLog, offset: int, isolation_level: str) -> int:
-    """Where reads end, which is given a moment to reach `offset`: it may step back at a change of the leader."""
+    """As end_offset, which is given a moment to reach `offset`: it may step back at a change of the leader."""
     for pause_s in _END_OFFSET_PAUSES_S:
         if end_offset(log, isolation_level) >= offset:
             break

@@ -18,6 +18,7 @@ import kreplog
 from kreplog.closing import Closing
 from kreplog.errors import KreplogError, LogTruncatedError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition, topic_id_text, topic_uuid
+from pyspark_kreplog.bounds import end_offset
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import Entries
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
@@ -84,11 +85,11 @@ class LeaderLog:
 
     @property
     def high_watermark(self) -> int:
-        return self._fresh()[1]
+        return self._fresh()[1] if not self._cluster.reads_committed else self._cluster.high_watermark(self._partition)
 
     @property
     def last_stable_offset(self) -> int:
-        """With read_committed, the end that a leader reports is the last stable offset."""
+        """With read_committed alone, where it is the end that a leader reports."""
         return self._fresh()[1]
 
     def _fresh(self) -> tuple[int, int]:
@@ -157,7 +158,11 @@ class ClusterReader(Closing):
         """The state of each partition, except of those that are deleted at this moment."""
         return {
             partition: PartitionSnapshot(
-                log.log_start_offset, log.high_watermark, topic_id_of(log), tuple(log.leader_epochs), log.incarnation_id
+                log.log_start_offset,
+                end_offset(log, self._options.consumer.isolation_level),
+                topic_id_of(log),
+                tuple(log.leader_epochs),
+                log.incarnation_id,
             )
             for partition, log in self.logs(partitions).items()
         }
@@ -192,12 +197,19 @@ class ClusterReader(Closing):
         return {}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Log start offset and high watermark of each."""
+        """Log start offset and end of each: the high watermark, or with read_committed the last stable offset."""
         if not partitions:
             return {}
         starts = self._consumer.beginning_offsets(partitions)
         ends = self._consumer.end_offsets(partitions)
         return {partition: (starts[partition], ends[partition]) for partition in partitions}
+
+    @property
+    def reads_committed(self) -> bool:
+        return self._options.consumer.isolation_level == "read_committed"
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        return self._consumer.end_offsets([partition], isolation_level="read_uncommitted")[partition]
 
     def commit(self, group: str, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> bool:
         """Commit positions under the name of a group; False where the brokers have no groups. Raises KreplogError."""

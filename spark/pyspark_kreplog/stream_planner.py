@@ -216,7 +216,8 @@ class StreamPlanner:
     ) -> PartitionSnapshot:
         """The state to go on with: where records below `read_up_to` were truncated, it ends there, after data loss.
 
-        epoch: of the last record that was read. An end that fell is given time to come back.
+        epoch: of the last record that was read. An end that fell is given time to come back. What was read may lie past
+        the last stable offset, by a query without read_committed: then there is nothing to read, and no loss.
         """
         shared = read_up_to if epoch is None else end_of_shared_log(state.leader_epochs, epoch, read_up_to)
         if shared < read_up_to:
@@ -226,9 +227,7 @@ class StreamPlanner:
         if state.end_offset >= read_up_to:
             return state
         with self._logs.use(partition) as log:
-            end = (
-                read_up_to if log is None else await_end_offset(log, read_up_to, self._options.consumer.isolation_level)
-            )
+            end = read_up_to if log is None else await_end_offset(log, read_up_to, "read_uncommitted")
         if end < read_up_to:
             loss = f"the log now ends at offset {end}, below offset {read_up_to}, read already"
             self._lost(partition, read_up_to, loss)
@@ -291,6 +290,14 @@ class StreamPlanner:
             if first > (start or 0):
                 self._lost_to_retention(partition, start, first)
             end = await_end_offset(log, stop, self._options.consumer.isolation_level)
+            if end < stop <= log.high_watermark:
+                raise KreplogError(
+                    f"{partition}: the batch ends at offset {stop}, past the oldest open transaction, at {end}: it was "
+                    "planned without read_committed; start the query again once the transaction has ended, or without "
+                    "isolationLevel",
+                    partition=str(partition),
+                    offset=end,
+                )
             epoch = batch_end.leader_epochs.get(partition)
             if epoch is not None:
                 end = min(end, end_of_shared_log(log.leader_epochs, epoch, stop))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 import kreplog
 from kreplog.errors import UsageError
@@ -101,3 +102,35 @@ def test_a_stream_that_starts_at_latest(spark: SparkSession, log: kreplog.Log, t
     end(log, OPEN, committed=True)
     query.run(isolationLevel="read_committed")
     assert query.offsets() == [6, 7]
+
+
+def test_a_checkpoint_of_read_uncommitted_past_the_oldest_open_transaction(
+    spark: SparkSession, log: kreplog.Log, tmp_path: Path
+) -> None:
+    """With read_committed the stream goes on where it was, once that is below the last stable offset: no data loss."""
+    query = Query(spark, tmp_path)
+    query.run(startingOffsets="earliest")
+    assert query.offsets() == ALL
+    write(log, 9, b"plain", transactional=False, sequence=2)
+    query.run(isolationLevel="read_committed")
+    assert query.offsets() == ALL, "the end lies before the checkpoint: nothing to read"
+    end(log, OPEN, committed=True)
+    query.run(isolationLevel="read_committed")
+    assert query.offsets() == [*ALL, 8]
+
+
+def test_a_batch_planned_without_read_committed_is_not_repeated_with_it(
+    spark: SparkSession, log: kreplog.Log, tmp_path: Path
+) -> None:
+    """Its end is fixed, and what lies between is neither committed nor aborted: nothing is skipped."""
+    query = Query(spark, tmp_path)
+    query.fails_in = 0
+    with pytest.raises(PySparkException, match="as planned"):
+        query.run(startingOffsets="earliest")
+    query.fails_in = None
+    message = "the batch ends at offset 8, past the oldest open transaction, at 6"
+    with pytest.raises(PySparkException, match=message):
+        query.run(startingOffsets="earliest", isolationLevel="read_committed", failOnDataLoss="false")
+    end(log, OPEN, committed=True)
+    query.run(startingOffsets="earliest", isolationLevel="read_committed")
+    assert query.offsets() == [0, 1, 3, 6, 7]

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import kreplog
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.errors import UsageError
+from kreplog.errors import KreplogError, UsageError
 from pyspark_kreplog import explain, short_circuit
 from pyspark_kreplog.options import LOCAL_LOG_DIRS, parse_batch, parse_stream
 from pyspark_kreplog.plan import ReplicaFence, Task, plan
@@ -139,6 +140,7 @@ def test_read_committed_of_brokers_and_of_replicas(cluster: LocalCluster, spark:
     eventually(in_step, "broker 0 lags behind")
     given = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "x", "localLogDirs": str(data(cluster))}
     committed = given | {"isolationLevel": "read_committed"}
+    ends = {}
     for options, stop, wanted in ((given, 6, [0, 1, 3, 5]), (committed, 5, [0, 1])):
         (planned,) = plan(parse_batch(options), 2)
         assert planned.stop == stop and short_circuit.usable_replica(planned) == str(path)
@@ -151,6 +153,13 @@ def test_read_committed_of_brokers_and_of_replicas(cluster: LocalCluster, spark:
         (batch,) = planner.tasks(planner.initial_offset(), first, 2)
         assert (first["x"], [row["offset"] for row in found(batch)]) == ({"0": stop}, wanted)
         planner.close()
+        ends[stop] = first
+    with closing(StreamPlanner(parse_stream(committed | {"startingOffsets": "earliest"}))) as planner:
+        assert planner.end_of_batch(ends[6], unlimited=True) == ends[6], "a checkpoint past the open transaction"
+        with pytest.raises(
+            KreplogError, match="x-0: the batch ends at offset 6, past the oldest open transaction, at 5"
+        ):
+            planner.tasks(planner.initial_offset(), ends[6], 2)
     producer.abort_transaction()
     producer.close()
 
