@@ -5,20 +5,25 @@ A process owns partitions as a member of a cursor group does (cursor_member, que
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
 from kreplog.core.work_queues import Delivery, QueuePartition, check_int
-from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, UsageError
+from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, RecordDecodeError, UsageError
 from kreplog.topic.cursor_log import LOCK_TIMEOUT_S
 from kreplog.topic.queue_member import RETRY_MS, DeliveredRecord, QueueMember, now_ms
-from kreplog.topic.topic_follow import check_max_records
+from kreplog.topic.topic_follow import POLL_INTERVAL_S, check_max_records
 from kreplog.types import TopicPartition
+
+T = TypeVar("T")
 
 MAX_DELAY_MS = 1 << 40
 MAX_ERROR = 1000
@@ -36,8 +41,10 @@ class WorkQueue(QueueMember):
 
     _changed: threading.Condition
     _sleeping: bool
+    _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
 
     def _prepare(self) -> None:
+        self._turns = WeakKeyDictionary()
         self._changed = threading.Condition(threading.Lock())
         self._sleeping = False  # of the threads that wait, one sleeps on the logs, the others on the condition
 
@@ -63,6 +70,15 @@ class WorkQueue(QueueMember):
                 return
             yield from taken
 
+    async def __aiter__(self) -> AsyncIterator[DeliveredRecord]:
+        while not self.closed and not self._topic.closed:
+            try:
+                taken = await self.take_async()
+            except LogClosedError:
+                return
+            for record in taken:
+                yield record
+
     def take(self, max_records: int = 1, timeout: float | None = None) -> list[DeliveredRecord]:
         """Take 1 to `max_records` records, and wait for the first; [] after `timeout` seconds without any.
 
@@ -74,9 +90,55 @@ class WorkQueue(QueueMember):
         tries it and returns what else there is.
         """
         check_max_records(max_records)
-        checked_timeout(timeout)
-        deadline_s = None if timeout is None else time.monotonic() + timeout
+        deadline_s = _deadline(timeout)
+        while (taken := self._take_or_wait(max_records, deadline_s, math.inf)) is None:
+            pass
+        return taken
+
+    async def take_async(self, max_records: int = 1, timeout: float | None = None) -> list[DeliveredRecord]:
+        """`take` for asyncio. Of the tasks that wait in an event loop, one has a thread of its executor. Cancelled, it
+        has taken nothing: what it was to return is delivered to another, and that delivery does not count."""
+        check_max_records(max_records)
+        deadline_s = _deadline(timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._turn().acquire()
+        except TimeoutError:
+            return await self._taken_async(max_records, deadline_s) or []
+        try:
+            while (taken := await self._taken_async(max_records, deadline_s)) is None:
+                pass
+            return taken
+        finally:
+            self._turn().release()
+
+    async def _taken_async(self, max_records: int, deadline_s: float) -> list[DeliveredRecord] | None:
+        taking = _in_thread(self._take_or_wait, max_records, deadline_s, POLL_INTERVAL_S)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._give_back)
+            raise
+
+    def _turn(self) -> asyncio.Lock:
+        """Of the tasks of an event loop that take: they do so in the order in which they came."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    def _give_back(self, taking: asyncio.Future[list[DeliveredRecord] | None]) -> None:
+        """What a task that was cancelled has not got was not delivered."""
+        error = taking.exception()
+        records = [error.record] if isinstance(error, RecordDecodeError) else [] if error else taking.result() or []
         with self._changed:
+            for record in records:
+                if isinstance(record, DeliveredRecord) and (partition := self._current(record)) is not None:
+                    partition.undo(record.offset)
+            self._release_surplus()
+            self._changed.notify()
+
+    def _take_or_wait(self, max_records: int, deadline_s: float, most_s: float) -> list[DeliveredRecord] | None:
+        """What can be taken now; None after a wait of `most_s` at most without any, [] from the deadline on."""
+        with self._changed:
+            has_waited = False
             try:
                 while True:
                     self._check_open()
@@ -89,15 +151,18 @@ class WorkQueue(QueueMember):
                     waits = self._polled()
                     if waits is None:
                         continue  # records have come meanwhile
-                    if deadline_s is not None and now_s >= deadline_s:
+                    if now_s >= deadline_s:
                         return []
-                    self._wait(waits, None if deadline_s is None else deadline_s - now_s)
+                    self._wait(waits, min(deadline_s - now_s, most_s))
+                    has_waited = True
+                    return None
             finally:
-                self._changed.notify()  # there may be more for another, which sleeps on the logs otherwise
+                if not has_waited:
+                    self._changed.notify()  # there may be more for another, which sleeps on the logs otherwise
 
-    def _wait(self, waits: list[Any], timeout: float | None) -> None:
+    def _wait(self, waits: list[Any], timeout: float) -> None:
         if self._sleeping:
-            self._changed.wait(timeout)
+            self._changed.wait(None if timeout == math.inf else timeout)
             return
         self._sleeping = True
         self._changed.release()
@@ -131,6 +196,10 @@ class WorkQueue(QueueMember):
         if expired:
             raise self._expired(expired[0])
 
+    async def ack_async(self, *records: DeliveredRecord, durable: bool = False) -> None:
+        """`ack` for asyncio, in a thread of the event loop's executor. Cancelled, the records are done or not."""
+        await _in_thread(partial(self.ack, *records, durable=durable))
+
     def nack(
         self,
         record: DeliveredRecord,
@@ -147,17 +216,35 @@ class WorkQueue(QueueMember):
         DeliveryExpiredError; and as `ack` does, and what `take` raises for a dead letter that cannot be appended: it is
         tried again.
         """
-        check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         checked_timeout(timeout)
+        if not self._release(record, delay_ms, _text(error)):
+            self._reject(record, _text(error), timeout)
+
+    async def nack_async(
+        self,
+        record: DeliveredRecord,
+        delay_ms: int = 0,
+        error: BaseException | str | None = None,
+        *,
+        timeout: float | None = LOCK_TIMEOUT_S,
+    ) -> None:
+        """`nack` for asyncio; it has no thread while it waits for a dead-letter topic. Cancelled, the record is
+        released, a dead letter, or taken still."""
+        checked_timeout(timeout)
+        if not await _in_thread(self._release, record, delay_ms, _text(error)):
+            await self._reject_async(record, _text(error), timeout)
+
+    def _release(self, record: DeliveredRecord, delay_ms: int, error: str) -> bool:
+        """False where the deliveries of the record are used up."""
+        check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         with self._changed:
             partition = self._checked(record)
-            exhausted = partition.is_exhausted(record.offset)
-            if not exhausted:
-                partition.release(record.offset, now_ms() + delay_ms, _text(error))
-                self._release_surplus()
-                self._changed.notify()
-        if exhausted:
-            self._reject(record, _text(error), timeout)
+            if partition.is_exhausted(record.offset):
+                return False
+            partition.release(record.offset, now_ms() + delay_ms, error)
+            self._release_surplus()
+            self._changed.notify()
+            return True
 
     def reject(
         self,
@@ -168,21 +255,40 @@ class WorkQueue(QueueMember):
     ) -> None:
         """Make a record a dead letter now; arguments and errors as of `nack`. Raises UsageError without a dead-letter
         topic."""
-        if self._dead_letters is None:
-            raise UsageError(f"{self!r} has no dead-letter topic: open it with one, or `ack` the record to drop it")
-        checked_timeout(timeout)
+        self._check_has_dead_letters()
         self._reject(record, _text(error), timeout)
 
-    def _reject(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
-        deadline_s = math.inf if timeout is None else time.monotonic() + timeout
-        while True:
-            with self._changed:
-                if self._try_to_reject(record, error, again=time.monotonic() < deadline_s):
-                    return
-            time.sleep(RETRY_MS / 1000)  # without the lock
+    async def reject_async(
+        self,
+        record: DeliveredRecord,
+        error: BaseException | str | None = None,
+        *,
+        timeout: float | None = LOCK_TIMEOUT_S,
+    ) -> None:
+        """`reject` for asyncio, as `nack_async`."""
+        self._check_has_dead_letters()
+        await self._reject_async(record, _text(error), timeout)
 
-    def _try_to_reject(self, record: DeliveredRecord, error: str, again: bool) -> bool:
+    def _check_has_dead_letters(self) -> None:
+        if self._dead_letters is None:
+            raise UsageError(f"{self!r} has no dead-letter topic: open it with one, or `ack` the record to drop it")
+
+    def _reject(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
+        deadline_s = _deadline(timeout)
+        while not self._try_to_reject(record, error, deadline_s):
+            time.sleep(RETRY_MS / 1000)
+
+    async def _reject_async(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
+        deadline_s = _deadline(timeout)
+        while not await _in_thread(self._try_to_reject, record, error, deadline_s):
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def _try_to_reject(self, record: DeliveredRecord, error: str, deadline_s: float) -> bool:
         """False where the dead-letter topic is locked and the call is made again."""
+        with self._changed:
+            return self._rejected(record, error, again=time.monotonic() < deadline_s)
+
+    def _rejected(self, record: DeliveredRecord, error: str, again: bool) -> bool:
         partition = self._checked(record)
         stored = self._read(record.partition, record.offset)
         if stored is None:
@@ -236,6 +342,16 @@ class WorkQueue(QueueMember):
     def abandon(self) -> None:
         self._prepare()  # another thread of the parent may hold the condition
         super().abandon()
+
+
+def _deadline(timeout: float | None) -> float:
+    """By the monotonic clock. Raises UsageError, ArgumentTypeError."""
+    checked_timeout(timeout)
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(None, call, *arguments)
 
 
 def _delivery(record: DeliveredRecord) -> Delivery:
