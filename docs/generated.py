@@ -20,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core.dynamic_configs import DYNAMIC
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -79,6 +80,12 @@ TOPIC_TAKES_EFFECT = {
     "delete.retention.ms": "next compaction, for tombstones that it meets first",
 }
 """When a topic's setting takes effect once a replica has it."""
+
+BROKER_TAKES_EFFECT = {
+    "log.index.size.max.bytes": "next append",
+    "producer.id.expiration.ms": "next segment, or check every `producer.id.expiration.check.interval.ms`",
+}
+"""When a dynamic config of a broker takes effect that has no setting of topics beside it."""
 
 LOG_TAKES_EFFECT = {
     "replicated": "`Log.open`; `Log.configure` cannot change it",
@@ -264,7 +271,7 @@ def _broker_settings() -> str:
         names, texts = next((names, texts) for names, texts in documented if name in names)
         kind, allowed = _allowed(setting.parse)
         topic = of_topic.get(names[name]) if names in (settings._TOPIC, settings._LOG) else None
-        takes_effect = f"broker start; for topics without their own `{topic}`" if topic else "broker start"
+        takes_effect = _broker_takes_effect(name, topic)
         meaning = _meaning(texts, names[name])
         cells = (f"`{name}`", kind, allowed, default_of(name), _unit(name), takes_effect, _of_kafka(name), meaning)
         rows.append(cells)
@@ -272,6 +279,14 @@ def _broker_settings() -> str:
         ("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"),
         rows,
     )
+
+
+def _broker_takes_effect(name: str, topic: str | None) -> str:
+    """topic: the topic's setting that replaces it, if any."""
+    when = "broker start"
+    if name in DYNAMIC:
+        when = "dynamic: " + (TOPIC_TAKES_EFFECT[topic] if topic else BROKER_TAKES_EFFECT[name])
+    return f"{when}; for topics without their own `{topic}`" if topic else when
 
 
 def _topic_settings() -> str:

@@ -17,6 +17,7 @@ from kreplog.config import TopicConfig
 from kreplog.core.events import Event
 from kreplog.core.group_messages import GroupResponse
 from kreplog.core.messages import (
+    BrokerConfigs,
     ControlledShutdownRequest,
     ControlRequest,
     FetchRequest,
@@ -160,6 +161,13 @@ class ConfigureLog:
 
     partition: TopicPartition
     config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureBroker:
+    """The dynamic configs of this broker have changed; a ConfigureLog for each of its logs follows. No answer."""
+
+    configs: BrokerConfigs
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,6 +500,7 @@ Effect = (
     | DeleteRecordsBefore
     | EnforceRetention
     | ConfigureLog
+    | ConfigureBroker
     | ReadLog
     | ReadStable
     | SizeFrom

@@ -62,12 +62,27 @@ class PartitionState(NamedTuple):
     config: TopicConfig = TopicConfig()
 
 
+Configs = tuple[tuple[str, str], ...]
+"""Names and values of settings, sorted by name."""
+
+
+class BrokerConfigs(NamedTuple):
+    """The dynamic configs that apply to one broker (KIP-226). own: of the broker; default: of the whole cluster."""
+
+    own: Configs = ()
+    default: Configs = ()
+
+
+NO_CONFIGS = BrokerConfigs()
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
     """Become leader or follower of these partitions. broker_epoch: of the registration it is for (KIP-380).
 
     is_init: `partitions` are all that are assigned to this broker; other replicas it has are strays. sequence: rises
     with every request of a controller epoch, so that a late copy of a request sent again is recognised; here and below.
+    configs: the dynamic ones that apply to this broker.
     """
 
     controller_id: int
@@ -76,6 +91,7 @@ class LeaderAndIsrRequest:
     partitions: tuple[PartitionState, ...]
     is_init: bool = False
     sequence: int = 0
+    configs: BrokerConfigs = NO_CONFIGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +134,7 @@ class StopReplicaResponse:
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
     """Metadata for clients, to every broker. brokers: all live ones; partitions: the changed ones; deleted: those
-    gone."""
+    gone. configs: as in LeaderAndIsrRequest."""
 
     controller_id: int
     controller_epoch: int
@@ -127,6 +143,7 @@ class UpdateMetadataRequest:
     partitions: tuple[PartitionState, ...] = ()
     deleted: tuple[TopicPartition, ...] = ()
     sequence: int = 0
+    configs: BrokerConfigs = NO_CONFIGS
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@
     /admin/delete_topics/[topic]                    empty
     /admin/preferred_replica_election               JSON list of [topic, partition]; empty list for all
     /config/topics/[topic]                          settings under Kafka's names
+    /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
     /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
     /broker_failure_notification/[id]-[epoch]-[by]  ephemeral, empty: broker [by] has evidence that that process is dead
@@ -45,6 +46,7 @@ REMOVED = "/admin/partitions_remove"
 DELETED_TOPICS = "/admin/delete_topics"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 BROKER_FAILURES = "/broker_failure_notification"
@@ -106,6 +108,11 @@ def leader_and_isr(of: TopicPartition) -> str:
 
 def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config(broker_id: int | None) -> str:
+    """The node of a broker's dynamic configs; None: of the cluster-wide default."""
+    return f"{BROKER_CONFIGS}/{'default' if broker_id is None else broker_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +259,20 @@ def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
         settings["unused"] = tuple(sorted((name, str(value)) for name, value in settings.get("unused", {}).items()))
         return replace(TopicConfig(), **{name: settings[name] for name in TopicConfig.__slots__ if name in settings})
     except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_broker_config(config: Mapping[str, str]) -> bytes:
+    return _encode(dict(sorted(config.items())))
+
+
+def decode_broker_config(path: str, node: Node | None) -> tuple[tuple[str, str], ...]:
+    """Names and values, sorted; none if there is no node."""
+    if node is None:
+        return ()
+    try:
+        return tuple(sorted((name, str(value)) for name, value in _parsed(node.data).items()))
+    except (ValueError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
 
 

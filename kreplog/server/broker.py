@@ -36,6 +36,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
+from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.api import Api
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.monitoring.counters import EventCounters, Traffic
@@ -106,6 +107,7 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
+        self.dynamic = DynamicSettings(settings)
         self.id = settings.broker_id
         self.ready = asyncio.Event()
         self.address: Address = ("", 0)
@@ -401,6 +403,8 @@ class Broker:
             return answer
         if isinstance(effect, effects.Reply):
             self._answer(effect)
+        elif isinstance(effect, effects.ConfigureBroker):
+            self._configure(effect.configs)
         elif isinstance(effect, effects.LeaderAndIsrApplied):
             self._carry_out(self.cores.applied(effect))
         elif isinstance(effect, effects.Send):
@@ -414,6 +418,11 @@ class Broker:
         else:
             self._note(effect)
         return None
+
+    def _configure(self, configs: m.BrokerConfigs) -> None:
+        """Go by other dynamic configs; the core has each log configured after this."""
+        self.dynamic.take(configs)
+        self.hosted.config = log_config_of(self.dynamic.current)
 
     def _apply_groups(self, effect: effects.Effect) -> Any:
         """Carry out an effect of the group coordinator; returns its answer."""

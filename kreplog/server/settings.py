@@ -77,6 +77,7 @@ class BrokerSettings:
     cleaner_max_bytes_per_second: maximum of bytes that all cleaner threads read in a second, in each of two passes;
     None for no limit.
     unused: settings that are accepted and without effect, with their values, by name.
+    given: names of the settings that the broker was given, the others have their defaults.
     replication, topic, log, groups, transactions: all settings with Kafka's names there; see kreplog.config.
     """
 
@@ -117,6 +118,7 @@ class BrokerSettings:
     cleaner_backoff_ms: int
     cleaner_max_bytes_per_second: float | None
     unused: tuple[tuple[str, Any], ...]
+    given: frozenset[str]
     replication: ReplicationConfig
     topic: TopicConfig
     log: LogConfig
@@ -178,6 +180,7 @@ def check(
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
         unused=tuple((name, complete[name]) for name in UNUSED),
+        given=frozenset(values),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
@@ -286,13 +289,36 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (_TRANSACTIONS, settings.transactions),
     ):
         if name in names:
-            value = getattr(config, names[name])
-            if isinstance(value, tuple):
-                return ",".join(map(str, value))
-            return str(value) if isinstance(value, Listener) else value
+            return _plain(getattr(config, names[name]))
     if name in UNUSED:
         return dict(settings.unused)[name]
     raise UsageError(f"{name} is not a setting of a broker")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, Listener) else value
+
+
+def default_value(name: str) -> tuple[Any, ...]:
+    """The built-in default of a setting, as `given_value` returns values; empty if it has none."""
+    default = SETTINGS[name].default
+    return () if default is _REQUIRED else (_plain(default),)
+
+
+def replaced(settings: BrokerSettings, values: Mapping[str, Any]) -> BrokerSettings:
+    """`settings` with other values of settings in SETTINGS, parsed ones, by name."""
+
+    def of(names: Mapping[str, str]) -> dict[str, Any]:
+        return {names[name]: value for name, value in values.items() if name in names}
+
+    return replace(
+        settings,
+        **of(_OWN),
+        replication=replace(settings.replication, **of(_REPLICATION)),
+        log=replace(settings.log, **of(_LOG)),
+    )
 
 
 # Values

@@ -9,10 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kreplog.config import TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
-from kreplog.server.settings import BrokerSettings, config_value, value_like
+from kreplog.core.dynamic_configs import (
+    APPEND,
+    DEFAULT,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Change,
+    InvalidSettingError,
+    Synonym,
+)
+from kreplog.server.dynamic_settings import DynamicSettings
+from kreplog.server.settings import config_value, value_like
 
 NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field not in ("offset_gaps", "unused")}
 
@@ -36,12 +48,6 @@ MAX_LIST_CHARACTERS = 100_000
 
 _REPLICAS = re.compile(r"\*|none|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
 
-DEFAULT, TOPIC, STATIC = 5, 1, 4
-"""Sources of a value in DescribeConfigs: the default, the topic, the broker's settings."""
-
-SET, DELETE, APPEND, SUBTRACT = range(4)
-"""Operations of IncrementalAlterConfigs."""
-
 _LOG_NAMES = {
     "segment_ms": "log.roll.ms",
     "max_message_bytes": "message.max.bytes",
@@ -55,29 +61,23 @@ _LOG_NAMES = {
 """Kafka's names of a broker's settings that are not the same as the topic's, nor \"log.\" and its name."""
 
 
-class InvalidSettingError(Exception):
-    """The message has the setting, its value, and the allowed values."""
-
-
-class Change(NamedTuple):
-    """A setting and its new value as text. operation: SET or another."""
-
-    name: str
-    text: str | None
-    operation: int = SET
-
-
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A setting in DescribeConfigs. broker: (name, value, source) of the broker's corresponding setting, if any.
-    documentation: what is special about it, if anything."""
+    """A setting in DescribeConfigs. synonyms: the values that it has or would have, by precedence, the first of which
+    counts; also those of the broker's corresponding setting. documentation: what is special about it, if anything."""
 
     name: str
-    value: Any
-    source: int
     alterable: bool
-    broker: tuple[str, Any, int] | None = None
+    synonyms: tuple[Synonym, ...]
     documentation: str | None = None
+
+    @property
+    def value(self) -> Any:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> int:
+        return self.synonyms[0].source
 
 
 def default_for(default: TopicConfig, replicas: int) -> TopicConfig:
@@ -174,24 +174,17 @@ def _unused_value(name: str, text: str) -> bool | int | str:
     return text
 
 
-def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Described]:
-    """The settings of a topic with `config`, on a broker with `settings`."""
-    library, log = TopicConfig(), LogConfig()
+def described(config: TopicConfig, broker: DynamicSettings) -> Iterator[Described]:
+    """The settings of a topic with `config`, on a broker with these settings."""
     for name, field in NAMES.items():
         value = getattr(config, field)
-        if field in TOPIC_LOG_SETTINGS:
-            own = getattr(settings.log, field)
-            known = own == getattr(log, field)
-            of_broker = (_LOG_NAMES.get(field, f"log.{name}"), own, DEFAULT if known else STATIC)
-        else:
-            own = getattr(settings.topic, field)
-            of_broker = (_LOG_NAMES.get(field, name), own, DEFAULT if own == getattr(library, field) else STATIC)
-            value = None if value == own else value
-        if value is None:
-            yield Described(name, own, of_broker[2], True, of_broker)
-        else:
-            yield Described(name, value, TOPIC, True, of_broker)
+        of_log = field in TOPIC_LOG_SETTINGS
+        of_broker = broker.synonyms(_LOG_NAMES.get(field, f"log.{name}" if of_log else name))
+        if not of_log and value == of_broker[0].value:
+            value = None
+        own = [] if value is None else [Synonym(name, value, TOPIC)]
+        yield Described(name, True, (*own, *of_broker))
     given = dict(config.unused)
     for name, default in UNUSED.items():
-        value, source = (_unused_value(name, given[name]), TOPIC) if name in given else (default, DEFAULT)
-        yield Described(name, value, source, True, documentation=NO_EFFECT)
+        own = [Synonym(name, _unused_value(name, given[name]), TOPIC)] if name in given else []
+        yield Described(name, True, (*own, Synonym(name, default, DEFAULT)), documentation=NO_EFFECT)

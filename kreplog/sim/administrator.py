@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.admin_operations import set_config_operations
+from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
+from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
 from kreplog.errors import CoordinationError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.scheduler import MS
@@ -63,6 +64,16 @@ class Administrator:
         if done:
             self._cluster.topic_configured(name, config)
         return done
+
+    def configure_broker(self, broker_id: int | None, name: str, value: str | None) -> bool:
+        """Set a dynamic config of a broker, or with None as its id of all brokers; or delete it."""
+        peek = self._cluster.store.store.peek
+        path, directory = nodes.broker_config(broker_id), peek(nodes.BROKER_CONFIGS) is None
+        node = peek(path)
+        before = dict(nodes.decode_broker_config(path, node))
+        after = altered(before, [Change(name, value, DELETE if value is None else SET)], {name: int})
+        version = None if node is None else node.stat.version
+        return self._write(*set_broker_config_operations(broker_id, after, version, directory=directory))
 
     def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Its assigned replicas, the target during a reassignment."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kreplog.config import ReplicationConfig
-from kreplog.core import effects, events
+from kreplog.core import dynamic_configs, effects, events
 from kreplog.core import messages as m
 from kreplog.core.broker.add_partitions import outcome_of
 from kreplog.core.broker.broker import BrokerCores
@@ -99,7 +99,8 @@ class Machine:
 class BrokerProcess:
     """One process of a broker.
 
-    running: neither stopped nor paused. fuse: effects until `on_fuse` is called; None if not set.
+    running: neither stopped nor paused. dynamic_configs: those that it goes by. fuse: effects until `on_fuse` is
+    called; None if not set.
     """
 
     def __init__(self, cluster: Cluster, machine: Machine, config: ReplicationConfig) -> None:
@@ -177,6 +178,7 @@ class BrokerProcess:
             scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory
         )
         self._has_init = False
+        self.dynamic_configs: dict[str, str] = {}
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
         self._created_by_init: list[DiskLog] = []
         self._exited: Callable[[], None] = lambda: None
@@ -193,6 +195,7 @@ class BrokerProcess:
             effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
             effects.Send: self._send,
             effects.Reply: self._reply,
+            effects.ConfigureBroker: self._configure,
             effects.LeaderAndIsrApplied: self._leader_and_isr_applied,
             effects.SyncFiles: self._sync_files,
             effects.ClearUncleanMark: self._clear_unclean_mark,
@@ -529,6 +532,9 @@ class BrokerProcess:
                 if getattr(partition, "error", None) in UNKNOWN_TOPIC_ERRORS:
                     self.cluster.checkers.denied(self.id, partition.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
+
+    def _configure(self, _runner: CoreRunner, effect: effects.ConfigureBroker) -> None:
+        self.dynamic_configs = dynamic_configs.effective(effect.configs)
 
     def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
         if effect.request.is_init:

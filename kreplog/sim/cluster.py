@@ -102,6 +102,7 @@ class Cluster:
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._topics: dict[str, nodes.TopicNode] = {}
         self._configs: dict[str, TopicConfig] = {}
+        self._broker_configs: dict[str, dict[str, str]] = {}
 
     # Machines
 
@@ -186,7 +187,7 @@ class Cluster:
         if store.transaction == self._states_at:
             return
         self._states_at = store.transaction
-        self._topics, self._states, self._configs = {}, {}, {}
+        self._topics, self._states, self._configs, self._broker_configs = {}, {}, {}, {}
         for path, node in sorted(store.dump().items()):
             names = path.split("/")
             if path.startswith(nodes.TOPICS + "/"):
@@ -197,6 +198,8 @@ class Cluster:
                     self._states[partition] = nodes.decode_leader_and_isr(path, node)
             elif path.startswith(nodes.TOPIC_CONFIGS + "/"):
                 self._configs[names[3]] = nodes.decode_topic_config(path, node)
+            elif path.startswith(nodes.BROKER_CONFIGS + "/"):
+                self._broker_configs[names[3]] = dict(nodes.decode_broker_config(path, node))
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions in the store."""
@@ -427,9 +430,9 @@ class Cluster:
     def unrest(self) -> tuple[str, tuple[TopicPartition, ...]] | None:
         """Why the cluster is not at rest yet, and the partitions concerned; None when it is.
 
-        At rest: all brokers are registered, without unclean mark and connected to each other, one is the active
-        controller, no request of an operator is pending, every partition has a leader and its full ISR, all logs have
-        the same end and are committed, and no disk has an unassigned replica.
+        At rest: all brokers are registered, without unclean mark and connected to each other, and go by the dynamic
+        configs in the store, one is the active controller, no request of an operator is pending, every partition has a
+        leader and its full ISR, all logs have the same end and are committed, and no disk has an unassigned replica.
         """
         for machine in self.machines.values():
             reason = self._unrest_of_broker(machine)
@@ -464,6 +467,10 @@ class Cluster:
             return f"broker {machine.id} is not registered"
         if machine.disk.unclean or machine.new_disk:
             return f"broker {machine.id} still has its unclean mark"
+        self._read_store()
+        stored = self._broker_configs.get("default", {}) | self._broker_configs.get(str(machine.id), {})
+        if process.dynamic_configs != stored:
+            return f"broker {machine.id} goes by the dynamic configs {process.dynamic_configs}, the store has {stored}"
         for other in self.machines if self.detects_failures else ():
             if other != machine.id and not process.connected_to(other):
                 return f"the failure detector of broker {machine.id} has no connection to broker {other}"

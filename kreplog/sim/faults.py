@@ -56,10 +56,16 @@ KINDS: dict[str, int] = {
     "refuse": 4,
     "exhaust": 4,
     "forge": 4,
+    "broker_config": 4,
 }
 """Every kind of fault, and its weight among the kinds of its seed."""
 
-APART = {"refuse": ("refusals", 0.4), "exhaust": ("exhaustion", 0.2), "forge": ("forgeries", 0.4)}
+APART = {
+    "refuse": ("refusals", 0.4),
+    "exhaust": ("exhaustion", 0.2),
+    "forge": ("forgeries", 0.4),
+    "broker_config": ("broker-configs", 0.1),
+}
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 
 

@@ -609,6 +609,16 @@ class Injector:
         self._note(action, f"topic {name} gets new settings")
         return cluster.admin.configure(name, config)
 
+    def _broker_config(self, action: Action) -> bool:
+        """Alter the dynamic configs of a broker, or the cluster-wide default, which are of two settings."""
+        brokers = [*self._cluster.machines, None]
+        subject = brokers[int(action.draws[0] * len(brokers))]
+        name = "log.retention.ms" if action.draws[1] < 0.5 else "log.segment.bytes"
+        value = None if action.draws[2] < 0.3 else str(1000 + int(1000 * action.draws[3]))
+        whose = "all brokers" if subject is None else f"broker {subject}"
+        self._note(action, f"the dynamic config {name} of {whose} is {'deleted' if value is None else value}")
+        return self._cluster.admin.configure_broker(subject, name, value)
+
     def _delete_records(self, action: Action) -> bool:
         cluster = self._cluster
         partition = self._partition(action.draws[0])

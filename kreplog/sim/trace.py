@@ -240,6 +240,8 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"deletes records of {partition} before {offset}"
         case effects.EnforceRetention(partition=partition):
             return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
+        case effects.ConfigureBroker(configs=configs):
+            return f"applies dynamic configs: {dict(configs.own)} of its own, {dict(configs.default)} of all brokers"
         case effects.ConfigureLog(partition=partition, config=config):
             return f"applies new settings to {partition}: {config}"
         case (

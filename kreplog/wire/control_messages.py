@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kreplog.config import RANGES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
+    BrokerConfigs,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControlRequest,
@@ -116,6 +117,7 @@ def _write_leader_and_isr(request: LeaderAndIsrRequest) -> dict[str, Any]:
         ],
         "topic_configs": _topic_configs(request.partitions),
         "flush_every_record": _flushing(request.partitions),
+        **_write_configs(request.configs),
     }
 
 
@@ -138,7 +140,11 @@ def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
     _check_positions(elrs, partitions)
     _check_positions(flushing, partitions)
     return LeaderAndIsrRequest(
-        *_read_controller(message), tuple(partitions), message.extent == _ALL_PARTITIONS, message.sequence
+        *_read_controller(message),
+        tuple(partitions),
+        message.extent == _ALL_PARTITIONS,
+        message.sequence,
+        _read_configs(message),
     )
 
 
@@ -159,6 +165,7 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
             (topic, [partition.partition for partition in group])
             for topic, group in by_topic(request.deleted, lambda partition: partition)
         ],
+        **_write_configs(request.configs),
     }
 
 
@@ -189,8 +196,22 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
         TopicPartition(topic.topic_name, number) for topic in message.deleted_topics for number in topic.partitions
     )
     return UpdateMetadataRequest(
-        *_read_controller(message), tuple(_read_brokers(message)), tuple(partitions), tuple(deleted), message.sequence
+        *_read_controller(message),
+        tuple(_read_brokers(message)),
+        tuple(partitions),
+        tuple(deleted),
+        message.sequence,
+        _read_configs(message),
     )
+
+
+def _write_configs(configs: BrokerConfigs) -> dict[str, Any]:
+    return {"own_configs": list(configs.own), "default_configs": list(configs.default)}
+
+
+def _read_configs(message: Any) -> BrokerConfigs:
+    own, default = message.own_configs, message.default_configs
+    return BrokerConfigs(*(tuple((config.name, config.value) for config in configs) for configs in (own, default)))
 
 
 def _write_controller(request: ControlRequest) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from kreplog.core.effects import (
     AppendAsLeader,
     AppendMarker,
     AssignLeaderEpoch,
+    ConfigureBroker,
     ConfigureLog,
     DeleteLog,
     DeleteRecordsBefore,
@@ -196,7 +197,16 @@ class Shell:
             case StateChange(level, text):
                 self.log_lines.append(f"{level}: {text}")
                 return None
-            case Flush() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send() | SendAddPartitions() | Reply():
+            case (
+                Flush()
+                | ConfigureBroker()
+                | ConfigureLog()
+                | SubmitMulti()
+                | SubmitRead()
+                | Send()
+                | SendAddPartitions()
+                | Reply()
+            ):
                 return None
             case _:
                 raise AssertionError(f"no answer to {effect}")

@@ -7,25 +7,21 @@ from typing import Any, cast
 import pytest
 
 from kreplog.config import LogConfig, TopicConfig
-from kreplog.core.nodes import decode_topic_config, encode_topic_config
-from kreplog.server.settings import load
-from kreplog.server.topic_settings import (
+from kreplog.core.dynamic_configs import (
     APPEND,
     DEFAULT,
     DELETE,
-    NO_EFFECT,
     SET,
     STATIC,
     SUBTRACT,
     TOPIC,
-    UNUSED,
     Change,
     InvalidSettingError,
-    changed,
-    described,
-    for_new,
-    with_gaps_of,
 )
+from kreplog.core.nodes import decode_topic_config, encode_topic_config
+from kreplog.server.dynamic_settings import DynamicSettings
+from kreplog.server.settings import load
+from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, for_new, with_gaps_of
 from kreplog.types import Node
 
 BROKERS = TopicConfig(min_insync_replicas=2)
@@ -105,7 +101,7 @@ def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     assert dict(config.unused) == {"preallocate": "true", "file.delete.delay.ms": "1000", THROTTLED: "*"}
     path = "/config/topics/t"
     assert decode_topic_config(path, Node(encode_topic_config(config), cast(Any, None))) == config
-    found = {setting.name: setting for setting in described(config, load(GIVEN, None, {}))}
+    found = {setting.name: setting for setting in described(config, DynamicSettings(load(GIVEN, None, {})))}
     assert [(found[name].value, found[name].source) for name in ("preallocate", "file.delete.delay.ms", THROTTLED)] == [
         (True, TOPIC),
         (1000, TOPIC),
@@ -159,17 +155,20 @@ def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
 
 def test_described_settings_have_their_source() -> None:
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
-    settings = load(GIVEN | more, None, {})
+    settings = DynamicSettings(load(GIVEN | more, None, {}))
     config = TopicConfig(2, flush_messages=1, retention_bytes=7)
     found: dict[str, Any] = {setting.name: setting for setting in described(config, settings)}
     assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [
         (1, TOPIC),
         (7, TOPIC),
     ]
-    assert found["retention.bytes"].broker == ("log.retention.bytes", -1, DEFAULT)
+    assert found["retention.bytes"].synonyms[1:] == (("log.retention.bytes", -1, DEFAULT),)
     assert (found["retention.ms"].value, found["retention.ms"].source) == (9, STATIC)
     assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
-    assert found["max.message.bytes"].broker == ("message.max.bytes", 5000, STATIC)
+    assert found["max.message.bytes"].synonyms == (
+        ("message.max.bytes", 5000, STATIC),
+        ("message.max.bytes", 1048588, DEFAULT),
+    )
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == (1 << 30, DEFAULT)
     assert (found["compression.type"].value, found["compression.type"].source) == ("producer", DEFAULT)
     assert found["segment.bytes"].alterable and found["compression.type"].alterable

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kreplog.config import TOPIC_COMPRESSION_TYPES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
+    BrokerConfigs,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
@@ -56,13 +57,16 @@ states = st.builds(
     is_new=st.booleans(),
     config=configs,
 )
+broker_configs = st.builds(
+    BrokerConfigs, *(tuples_of(st.tuples(st.text(max_size=9), st.text(max_size=9))) for _ in range(2))
+)
 registrations = st.builds(
     BrokerRegistration,
     *(int32s, int64s, st.text(max_size=9), int32s, st.none() | st.text(max_size=5), st.booleans(), st.booleans()),
 )
 answers = tuples_of(st.tuples(partitions, errors))
 requests: st.SearchStrategy[control_messages.Request] = st.one_of(
-    st.builds(LeaderAndIsrRequest, int32s, int32s, int64s, tuples_of(states), st.booleans(), int64s),
+    st.builds(LeaderAndIsrRequest, int32s, int32s, int64s, tuples_of(states), st.booleans(), int64s, broker_configs),
     st.builds(
         StopReplicaRequest,
         *(int32s, int32s, int64s),
@@ -72,6 +76,7 @@ requests: st.SearchStrategy[control_messages.Request] = st.one_of(
     st.builds(
         UpdateMetadataRequest,
         *(int32s, int32s, int64s, tuples_of(registrations), tuples_of(states), tuples_of(partitions), int64s),
+        broker_configs,
     ),
     st.builds(ControlledShutdownRequest, int32s, int64s),
 )

@@ -55,6 +55,18 @@ def set_config_operations(name: str, config: TopicConfig, version: int = -1) -> 
     return (Check(nodes.topic(name)), SetData(nodes.topic_config(name), nodes.encode_topic_config(config), version))
 
 
+def set_broker_config_operations(
+    broker_id: int | None, config: Mapping[str, str], version: int | None, *, directory: bool = False
+) -> tuple[StoreOperation, ...]:
+    """New dynamic configs of a broker, or None for the cluster-wide default, which the controller sends to the brokers.
+
+    version: of the node that they were made from, None where there was none. directory: the node's parent does not
+    exist yet. NodeExistsError, BadVersionError: they have changed since."""
+    path, data = nodes.broker_config(broker_id), nodes.encode_broker_config(config)
+    write: StoreOperation = Create(path, data) if version is None else SetData(path, data, version)
+    return (Create(nodes.BROKER_CONFIGS), write) if directory else (write,)
+
+
 def delete_topic_operations(name: str) -> tuple[StoreOperation, ...]:
     """Delete a topic. NoNodeError: it does not exist. NodeExistsError: it is being deleted already."""
     check_topic(name)

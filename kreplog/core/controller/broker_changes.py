@@ -26,7 +26,7 @@ CHANGED_PER_MS = 40
 
 
 class BrokerChanges:
-    """Handlers of /brokers/ids, of log dir events, and of ControlledShutdown requests."""
+    """Handlers of /brokers/ids and /config/brokers, of log dir events, and of ControlledShutdown requests."""
 
     def __init__(self, machines: StateMachines, deletion: Deletion) -> None:
         self._machines = machines
@@ -91,7 +91,7 @@ class BrokerChanges:
     # Startup and failure of brokers
 
     def on_change(self) -> Steps[None]:
-        """Registrations were created, replaced, changed or deleted."""
+        """Registrations were created, replaced, changed or deleted, or dynamic configs of brokers altered."""
         context = self._context
         found = yield from store_reader.brokers()
         failed = [
@@ -101,6 +101,7 @@ class BrokerChanges:
         ]
         if failed:
             yield from self._on_broker_failure(failed)
+        yield from self._take_configs(found)
         new = [registered for id, registered in found.items() if id not in context.brokers]
         if new:
             yield from self._on_broker_startup(new)
@@ -117,6 +118,17 @@ class BrokerChanges:
             yield from self._shut_down(stopping)
         if failed or new:
             context.touched.update(dict.fromkeys(context.reassignments))
+
+    def _take_configs(self, found: Mapping[int, RegisteredBroker]) -> Steps[None]:
+        """Send altered configs to brokers that have registered before; new ones get theirs with the INIT."""
+        held = self._context.broker_configs
+        changed = {id: found[id].configs for id in held if id in found and found[id].configs != held[id]}
+        if not changed:
+            return
+        held.update(changed)
+        yield StateChange("info", f"dynamic configs are altered of brokers {', '.join(map(str, sorted(changed)))}")
+        self._batch.add_update_metadata()
+        yield from self._batch.send()
 
     def _on_broker_failure(self, failed: Collection[int]) -> Steps[None]:
         """The registrations of brokers ended: elect other leaders, and remove them from every ISR."""
@@ -206,6 +218,7 @@ class BrokerChanges:
         context, broker = self._context, registered.registration.id
         context.brokers[broker] = registered.registration
         context.registration_created[broker] = registered.created
+        context.broker_configs[broker] = registered.configs
         for event in context.log_dir_events:
             if event.broker == broker and event.created > registered.created:
                 context.failed_replicas.setdefault(broker, {}).update(dict.fromkeys(event.partitions))
@@ -213,6 +226,7 @@ class BrokerChanges:
     def _remove_broker(self, broker: int) -> None:
         self._context.brokers.pop(broker, None)
         self._context.registration_created.pop(broker, None)
+        self._context.broker_configs.pop(broker, None)
         self._context.failed_replicas.pop(broker, None)
 
     def _on_replicas_offline(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
+from kreplog.core.messages import BrokerConfigs
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
@@ -45,6 +46,7 @@ class ControllerContext:
 
     controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
     brokers: registrations that this controller has applied. registration_created: the store's transaction of each.
+    broker_configs: the dynamic configs of each.
     failed_replicas: replicas on failed disks, by broker, until it registers again.
     topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
     deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested target, () to
@@ -58,6 +60,7 @@ class ControllerContext:
         self.epoch_version = epoch_version
         self.brokers: dict[int, BrokerRegistration] = {}
         self.registration_created: dict[int, int] = {}
+        self.broker_configs: dict[int, BrokerConfigs] = {}
         self.failed_replicas: dict[int, dict[TopicPartition, None]] = {}
         self.log_dir_events: tuple[LogDirEvent, ...] = ()
         self.topics: dict[str, TopicNode] = {}

@@ -228,7 +228,7 @@ class Controller:
             yield from self._controller_changed(now_ms)
         elif not self.active:
             return
-        elif _under(path, nodes.BROKER_IDS):
+        elif _under(path, nodes.BROKER_IDS) or _under(path, nodes.BROKER_CONFIGS):
             yield from term.brokers.on_change()
             yield from term.deletion.resume()
         elif path == nodes.TOPICS:

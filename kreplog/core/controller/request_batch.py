@@ -19,6 +19,7 @@ from kreplog.core.controller.context import ControllerContext, PartitionAndRepli
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import SendControl, Steps
 from kreplog.core.messages import (
+    BrokerConfigs,
     ControlRequest,
     LeaderAndIsrRequest,
     PartitionState,
@@ -122,7 +123,7 @@ class ControllerBrokerRequestBatch:
                 if not metadata and (deleted or self._brokers_changed):
                     metadata = [()]
             for piece in metadata:
-                yield self._send(broker, UpdateMetadataRequest, brokers, piece, deleted)
+                yield self._send(broker, UpdateMetadataRequest, brokers, piece, deleted, **self._configs(broker))
             if broker.id in self._stops:
                 yield self._send(broker, StopReplicaRequest, tuple(self._stops[broker.id].values()))
         self.clear()
@@ -142,12 +143,18 @@ class ControllerBrokerRequestBatch:
     def _leader_and_isr(
         self, to: BrokerRegistration, states: tuple[PartitionState, ...], is_init: bool = False
     ) -> SendControl:
-        return self._send(to, LeaderAndIsrRequest, states, is_init)
+        return self._send(to, LeaderAndIsrRequest, states, is_init, **self._configs(to))
 
-    def _send(self, to: BrokerRegistration, kind: Callable[..., ControlRequest], *content: object) -> SendControl:
+    def _configs(self, to: BrokerRegistration) -> dict[str, BrokerConfigs]:
+        """Of every LeaderAndIsr and UpdateMetadata, so that no replica is ever opened under other settings."""
+        return {"configs": self._context.broker_configs[to.id]}
+
+    def _send(
+        self, to: BrokerRegistration, kind: Callable[..., ControlRequest], *content: object, **configs: BrokerConfigs
+    ) -> SendControl:
         self._sequence += 1
         head = (self._context.controller_id, self._context.epoch, to.epoch)
-        return SendControl(to.id, to.epoch, kind(*head, *content, sequence=self._sequence))
+        return SendControl(to.id, to.epoch, kind(*head, *content, sequence=self._sequence, **configs))
 
     def _partition_states_by_broker(self) -> dict[int, dict[TopicPartition, PartitionState]]:
         """Content of each broker's LeaderAndIsr, unless it gets an INIT."""

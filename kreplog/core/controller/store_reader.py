@@ -13,7 +13,7 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
-from kreplog.core.messages import PartitionState
+from kreplog.core.messages import BrokerConfigs, Configs, PartitionState
 from kreplog.core.nodes import TopicNode
 from kreplog.errors import CoordinationError, InvalidTopicError
 from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_topic
@@ -21,11 +21,12 @@ from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr,
 
 class RegisteredBroker(NamedTuple):
     """A registered broker. created: the store's transaction. handled_epoch: the last broker epoch that a controller has
-    applied, None for none."""
+    applied, None for none. configs: its dynamic ones."""
 
     registration: BrokerRegistration
     created: int
     handled_epoch: int | None
+    configs: BrokerConfigs
 
 
 TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 100, 500
@@ -43,14 +44,18 @@ def children(path: str) -> Steps[list[str]]:
 
 def brokers() -> Steps[dict[int, RegisteredBroker]]:
     """All registered brokers. Epochs are read before registrations: if a registration is replaced in between, the watch
-    on the children fires, and the epoch returned here differs from the new one."""
+    on the children fires, and the epoch returned here differs from the new one. Leaves a watch on their configs."""
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
     if not ids:
         return {}
     epochs: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
-    registered: Nodes = yield GetNodes(tuple(map(nodes.broker, ids)), watch=True)
+    config_paths = tuple(map(nodes.broker_config, (*ids, None)))
+    registered: Nodes = yield GetNodes((*map(nodes.broker, ids), *config_paths), watch=True)
+    *own, default = yield from _broker_configs(config_paths, registered[len(ids) :])
     found = {}
-    for broker, epoch, handled, node in zip(ids, epochs[: len(ids)], epochs[len(ids) :], registered, strict=True):
+    for broker, epoch, handled, node, config in zip(
+        ids, epochs[: len(ids)], epochs[len(ids) :], registered[: len(ids)], own, strict=True
+    ):
         if node is None or epoch is None:
             continue
         try:
@@ -59,8 +64,20 @@ def brokers() -> Steps[dict[int, RegisteredBroker]]:
             yield StateChange("error", str(error))
             continue
         handled_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
-        found[broker] = RegisteredBroker(content, node.stat.created, handled_epoch)
+        configs = BrokerConfigs(config, default)
+        found[broker] = RegisteredBroker(content, node.stat.created, handled_epoch, configs)
     return found
+
+
+def _broker_configs(paths: Sequence[str], found: Nodes) -> Steps[list[Configs]]:
+    configs: list[Configs] = []
+    for path, node in zip(paths, found, strict=True):
+        try:
+            configs.append(nodes.decode_broker_config(path, node))
+        except CoordinationError as error:
+            yield StateChange("error", f"{error}; brokers go by their static settings until it is repaired")
+            configs.append(())
+    return configs
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[TopicNode, TopicConfig]]]:

@@ -14,6 +14,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
 from kreplog.core.effects import (
+    ConfigureBroker,
+    ConfigureLog,
     DeleteLog,
     DeleteStrays,
     LeaderAndIsrApplied,
@@ -44,6 +46,8 @@ from kreplog.core.events import (
 from kreplog.core.group_messages import GroupRequest
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
+    NO_CONFIGS,
+    BrokerConfigs,
     ControlRequest,
     DeleteRecordsRequest,
     FetchRequest,
@@ -103,6 +107,7 @@ class ReplicaManager:
     stray. strays: (topic id, partition number) of those that earlier processes set aside.
     memory: the account for state of clients between requests; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
+    configs: the dynamic ones of this broker, as the last controller sent them.
     metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
     that were lost with a disk while this broker counted as in sync. coordinator_events: changes of leadership of
     internal topics, committed markers in them, and deletions of any, in order, for the coordinators of this broker to
@@ -125,6 +130,7 @@ class ReplicaManager:
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
+        self.configs = NO_CONFIGS
         self.fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self.config = config
         self._on_disk = dict(on_disk or {})
@@ -281,16 +287,28 @@ class ReplicaManager:
             return
         match request:
             case LeaderAndIsrRequest():
+                yield from self._configure(request.configs)
                 response = yield from self._leader_and_isr(request, now_ms)
                 yield LeaderAndIsrApplied(reply_to, request, response)
             case StopReplicaRequest():
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():
+                yield from self._configure(request.configs)
                 error = self.metadata.apply(request)
                 if request.deleted and error is ErrorCode.NONE:
                     self.coordinator_events.append(PartitionsDeleted(frozenset(request.deleted)))
                 yield Reply(reply_to, UpdateMetadataResponse(error))
                 yield from self._deletions.settle_all()
+
+    def _configure(self, configs: BrokerConfigs) -> Steps[None]:
+        """Apply dynamic configs before the rest of a request: no log is opened under others."""
+        if configs == self.configs:
+            return
+        self.configs = configs
+        yield ConfigureBroker(configs)
+        for partition in self.partitions.values():
+            if partition.role is not Role.OFFLINE:
+                yield ConfigureLog(partition.topic_partition, partition.config)
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
         responses: dict[TopicPartition, ErrorCode] = {}

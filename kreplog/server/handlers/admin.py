@@ -22,6 +22,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
+from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.transaction_messages import (
     INTERNAL_TOPICS,
     EndTxnRequest,
@@ -43,7 +44,7 @@ from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
+from kreplog.server.topic_settings import for_new
 from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code

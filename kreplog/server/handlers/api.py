@@ -39,6 +39,7 @@ from kreplog.core.transaction_messages import (
     TransactionRequest,
 )
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
+from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.configs import ConfigHandlers
@@ -99,6 +100,7 @@ class Host(Protocol):
     """The parts of a broker that Api needs."""
 
     settings: BrokerSettings
+    dynamic: DynamicSettings
     address: Address
     manager: ReplicaManager
     store: StoreLink
@@ -121,7 +123,7 @@ class Api:
         self._cluster_id: str | None = None
         settings = host.settings
         self._metadata_handlers = MetadataHandlers(
-            settings,
+            host.dynamic,
             host.manager.metadata,
             host.topics,
             host.hosted,
@@ -170,7 +172,7 @@ class Api:
         coordinators = self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
         )
-        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic), coordinators)
+        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, host.dynamic), coordinators)
         known = {*self._handlers, *self._encoders, *self._queries, *self._commands}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
@@ -373,7 +375,7 @@ class Api:
                 produce.known_to(response, header.api_version), header
             )
             oversized = refusals(request, len(frame))
-            codecs = recompressions(request, self._host.manager.metadata.partitions, self._host.settings.log)
+            codecs = recompressions(request, self._host.manager.metadata.partitions, self._host.dynamic.current.log)
             if oversized is None and not codecs:
                 self._put(context, request)
             else:

@@ -1,19 +1,21 @@
-"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics alone.
+"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics and of brokers (KIP-226).
 
 New settings are written to the store on condition that no other write came in between; the controller, which watches
-them, sends them to the replicas. Requests are messages of kreplog.wire.generic, results the fields of their responses.
+them, sends them to the brokers. Requests are messages of kreplog.wire.generic, results the fields of their responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.admin_operations import set_config_operations
-from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NoNodeError
+from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
+from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, resource_error
+from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
+from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
 from kreplog.server.handlers.admin import (
     ATTEMPTS,
     INVALID_CONFIG,
@@ -27,8 +29,8 @@ from kreplog.server.handlers.admin import (
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
-from kreplog.server.settings import SETTINGS
-from kreplog.server.topic_settings import DELETE, Change, InvalidSettingError, changed, default_for, with_gaps_of
+from kreplog.server.topic_settings import changed, default_for, with_gaps_of
+from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """Resource types."""
@@ -38,12 +40,13 @@ METADATA_WAIT_S = 2.0
 
 
 class ConfigHandlers:
-    """Handlers of requests that change settings of topics. default: settings of a topic that is created without any."""
+    """Handlers of requests that change settings of topics and brokers."""
 
-    def __init__(self, store: AnySession, topics: TopicViews, default: TopicConfig) -> None:
+    def __init__(self, store: AnySession, topics: TopicViews, settings: DynamicSettings) -> None:
         self._store = store
         self._topics = topics
-        self._default = default
+        self._settings = settings
+        self._default = settings.static.topic
 
     async def replace(self, request: Any) -> Fields:
         """AlterConfigs: settings that are not given return to their defaults."""
@@ -74,14 +77,10 @@ class ConfigHandlers:
     async def _alter_resource(
         self, kind: int, name: str, changes: Sequence[Change], validate_only: bool, keep: bool
     ) -> Fields:
-        if kind == BROKER_RESOURCE and changes and all(map(_is_unset, changes)):
-            return {}  # as kafka-reassign-partitions --verify deletes throttles, whether there are any or not
+        if kind == BROKER_RESOURCE:
+            return await self._alter_broker(name, changes, validate_only, keep)
         if kind != TOPIC_RESOURCE:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST,
-                "only settings of topics can be altered; a broker reads its own when it starts: change its "
-                "broker.toml, and restart it",
-            )
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "only settings of topics and brokers can be altered")
         for _ in range(ATTEMPTS):
             config, version = await self._changed(name, changes, keep)
             if validate_only:
@@ -94,9 +93,50 @@ class ConfigHandlers:
                 raise _no_topic(name) from error
             await self._topics.until(partial(self._is_applied, name, config), METADATA_WAIT_S)
             return {}
-        raise RefusedError(
-            ErrorCode.REQUEST_TIMED_OUT, f"too many concurrent changes of the settings of {name}: try again"
-        )
+        raise _contended(name)
+
+    async def _alter_broker(self, name: str, changes: Sequence[Change], validate_only: bool, keep: bool) -> Fields:
+        """Of this broker, or with an empty name the cluster-wide default. INVALID_REQUEST also for a wrong value: Kafka
+        keeps that error for compatibility (KAFKA-13609)."""
+        broker_id = self._settings.static.broker_id
+        refused = resource_error(name, broker_id)
+        if refused is not None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, refused)
+        subject = broker_id if name else None
+        path = nodes.broker_config(subject)
+        for _ in range(ATTEMPTS):
+            parent, node = await self._store.get_nodes((nodes.BROKER_CONFIGS, path))
+            before = await self._broker_config(path, node, keep)
+            try:
+                after = altered(before if keep else {}, changes, PARSERS)
+            except InvalidSettingError as error:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from error
+            if validate_only:
+                return {}
+            if before != after:
+                version = None if node is None else node.stat.version
+                try:
+                    await self._store.multi(
+                        set_broker_config_operations(subject, after, version, directory=parent is None)
+                    )
+                except (NodeExistsError, NoNodeError, BadVersionError):
+                    continue
+            await self._topics.until(partial(self._applies, subject, after), METADATA_WAIT_S)
+            return {}
+        raise _contended("the brokers")
+
+    async def _broker_config(self, path: str, node: Node | None, keep: bool) -> dict[str, str]:
+        try:
+            return dict(nodes.decode_broker_config(path, node))
+        except CoordinationError as error:
+            if keep:
+                raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
+            return {}
+
+    def _applies(self, subject: int | None, config: Mapping[str, str]) -> bool:
+        """Whether this broker goes by new dynamic configs."""
+        configs = self._settings.configs
+        return dict(configs.default if subject is None else configs.own) == config
 
     async def _changed(self, name: str, changes: Sequence[Change], keep: bool) -> tuple[TopicConfig, int]:
         """The new settings, and the version of the node with the old ones. Raises RefusedError."""
@@ -125,9 +165,10 @@ class ConfigHandlers:
         return view is None or all(partition.config == config for partition in view.partitions.values())
 
 
-def _is_unset(change: Change) -> bool:
-    """Whether it deletes a setting that no broker has."""
-    return change.operation == DELETE and change.name not in SETTINGS
+def _contended(subject: str) -> RefusedError:
+    return RefusedError(
+        ErrorCode.REQUEST_TIMED_OUT, f"too many concurrent changes of the settings of {subject}: try again"
+    )
 
 
 def _no_topic(name: str) -> RefusedError:

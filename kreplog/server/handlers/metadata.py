@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
+from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
 from kreplog.server.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
-from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
+from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
+from kreplog.server.topic_settings import Described, described
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
 
@@ -49,7 +51,7 @@ class MetadataHandlers:
 
     def __init__(
         self,
-        settings: BrokerSettings,
+        settings: DynamicSettings,
         metadata: MetadataCache,
         topics: TopicViews,
         hosted: HostedReplicas,
@@ -59,6 +61,7 @@ class MetadataHandlers:
         missing: Callable[[str, ErrorCode, bool], ErrorCode],
     ) -> None:
         self._settings = settings
+        self._broker_id = settings.static.broker_id
         self._metadata = metadata
         self._topics = topics
         self._hosted = hosted
@@ -196,12 +199,15 @@ class MetadataHandlers:
                     "error_message": f"there is no topic {resource.resource_name}",
                 }
             found = self._topic_settings(view)
-        elif resource.resource_type == BROKER_RESOURCE and resource.resource_name == str(self._settings.broker_id):
-            found = self._own_settings()
+        elif resource.resource_type == BROKER_RESOURCE:
+            refused = resource_error(resource.resource_name, self._broker_id)
+            if refused is not None:
+                return response | {"error_code": ErrorCode.INVALID_REQUEST, "error_message": refused}
+            found = self._broker_settings() if resource.resource_name else self._cluster_settings()
         else:
             return response | {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": f"broker {self._settings.broker_id} describes only itself and topics",
+                "error_message": "only settings of brokers and topics can be described",
             }
         keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
         return response | {
@@ -212,9 +218,14 @@ class MetadataHandlers:
         config = next(iter(view.partitions.values())).config
         return described(config, self._settings)
 
-    def _own_settings(self) -> Iterator[Described]:
+    def _broker_settings(self) -> Iterator[Described]:
         for name in sorted(SETTINGS):
-            yield Described(name, given_value(self._settings, name), STATIC, False)
+            yield Described(name, name in DYNAMIC, tuple(self._settings.synonyms(name)))
+
+    def _cluster_settings(self) -> Iterator[Described]:
+        """The cluster-wide default of dynamic configs."""
+        for name in sorted(DYNAMIC):
+            yield Described(name, True, tuple(self._settings.default_synonyms(name)))
 
     # Log directories
 
@@ -235,7 +246,7 @@ class MetadataHandlers:
         opened = {directory.path for directory in logs}
         results: list[Fields] = [
             {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "log_dir": str(path), "topics": []}
-            for path in (Path(log_dir).absolute() for log_dir in self._settings.log_dirs)
+            for path in (Path(log_dir).absolute() for log_dir in self._settings.static.log_dirs)
             if path not in opened  # it could not be opened when the broker started
         ]
         for directory, opened_logs in logs.items():
@@ -325,23 +336,16 @@ def _partition(number: int, partition: PartitionState, live: Iterable[int]) -> F
 
 
 def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -> Fields:
-    own = (setting.name, setting.value, setting.source)
-    synonyms = [own] if setting.broker is None or setting.source == TOPIC else []
-    synonyms += [] if setting.broker is None else [setting.broker]
     return {
         "name": setting.name,
-        "value": _text(setting.value),
+        "value": config_text(setting.value),
         "read_only": not setting.alterable,
         "is_default": setting.source == DEFAULT,
         "config_source": setting.source,
         "is_sensitive": False,
-        "synonyms": [{"name": name, "value": _text(value), "source": source} for name, value, source in synonyms]
+        "synonyms": [synonym._asdict() | {"value": config_text(synonym.value)} for synonym in setting.synonyms]
         if with_synonyms
         else [],
         "config_type": _TYPES.get(type(setting.value), 2),
         "documentation": setting.documentation if with_documentation else None,
     }
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

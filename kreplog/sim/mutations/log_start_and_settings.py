@@ -1,13 +1,18 @@
-"""Mutations of log start offsets, retention and topic settings."""
+"""Mutations of log start offsets, retention, topic settings and dynamic configs of brokers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from kreplog.core import dynamic_configs
 from kreplog.core.controller import controller, topic_changes
-from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.broker_changes import BrokerChanges
+from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.controller.election_policies import apply_flush_setting
 from kreplog.core.controller.leader_selectors import Election
+from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.effects import Steps
-from kreplog.core.messages import PartitionState
+from kreplog.core.messages import NO_CONFIGS, PartitionState
 from kreplog.core.replication import epochs
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
@@ -97,3 +102,34 @@ def _forgotten_epochs_trusted() -> list[Patch]:
         return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
     return [(FollowerRole, "_reconcile", reconcile)]
+
+
+@MUTATIONS.add("broker-configs-only-with-init")
+def _broker_configs_only_with_init() -> list[Patch]:
+    """The controller does not send altered dynamic configs to brokers that have registered before (KIP-226)."""
+
+    def take(self: BrokerChanges, found: Mapping[int, RegisteredBroker]) -> Steps[None]:
+        return
+        yield
+
+    return [(BrokerChanges, "_take_configs", take)]
+
+
+@MUTATIONS.add("broker-configs-lost-in-failover")
+def _broker_configs_lost_in_failover() -> list[Patch]:
+    """A new controller sends brokers no dynamic configs before these are altered again (KIP-226)."""
+    failover = BrokerChanges.on_failover
+
+    def without(
+        self: BrokerChanges, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]
+    ) -> Steps[None]:
+        bare = {broker: found._replace(configs=NO_CONFIGS) for broker, found in registrations.items()}
+        yield from failover(self, bare, events)
+
+    return [(BrokerChanges, "on_failover", without)]
+
+
+@MUTATIONS.add("cluster-default-before-own-config")
+def _cluster_default_before_own_config() -> list[Patch]:
+    """The cluster-wide default of a dynamic config counts more than a broker's own (KIP-226)."""
+    return [(dynamic_configs, "effective", lambda configs: {**dict(configs.own), **dict(configs.default)})]

@@ -8,12 +8,14 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.controller.admin_operations import set_broker_config_operations
 from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.controller import WRITE_RETRY_MS
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, Multi
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
+    BrokerConfigs,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -471,3 +473,33 @@ def test_a_leader_or_a_follower_that_takes_no_more_in_its_leader_epoch_is_given_
         cluster.run()
     assert cluster.state(T0) == LeaderAndIsr(1, 1, (1, 2, 3), (), 1, 1)
     cluster.check()
+
+
+def test_kip226_each_broker_gets_its_own_dynamic_configs_and_those_of_all() -> None:
+    cluster = cluster_with(1, 2)
+
+    def configs(broker: int) -> BrokerConfigs:
+        request = cluster.brokers[broker].requests[-1]
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        return request.configs
+
+    cluster.write(*set_broker_config_operations(None, {"log.roll.ms": "1"}, None, directory=True))
+    cluster.write(*set_broker_config_operations(2, {"log.retention.ms": "2"}, None))
+    cluster.run()
+    own, default = (("log.retention.ms", "2"),), (("log.roll.ms", "1"),)
+    assert [configs(broker) for broker in (1, 2, 3)] == [
+        BrokerConfigs((), default),
+        BrokerConfigs(own, default),
+        BrokerConfigs((), default),
+    ]
+    cluster.box.die()
+    cluster.start_controller()
+    cluster.run()
+    init = next(
+        request for request in reversed(cluster.brokers[2].requests) if isinstance(request, LeaderAndIsrRequest)
+    )
+    assert init.is_init and init.configs == BrokerConfigs(own, default)
+    cluster.write(SetData(nodes.broker_config(2), b"{]"))
+    cluster.run()
+    assert configs(2) == BrokerConfigs((), default)
+    assert any("go by their static settings until it is repaired" in text for _, text in cluster.log)

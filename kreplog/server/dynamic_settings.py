@@ -1,0 +1,43 @@
+"""DynamicSettings: the settings that a broker goes by now: its static ones, and in their place its dynamic configs."""
+
+from __future__ import annotations
+
+import logging
+
+from kreplog.core.dynamic_configs import Parse, Synonym, effective, parsed, synonyms
+from kreplog.core.messages import NO_CONFIGS, BrokerConfigs
+from kreplog.server.settings import SETTINGS, BrokerSettings, default_value, given_value, replaced
+
+_log = logging.getLogger("kreplog.server")
+
+PARSERS: dict[str, Parse] = {name: setting.parse for name, setting in SETTINGS.items()}
+"""Of every setting of a broker."""
+
+
+class DynamicSettings:
+    """The settings of one broker. static: those that it was started with. configs: the dynamic ones. current: those
+    that count."""
+
+    def __init__(self, static: BrokerSettings) -> None:
+        self.static = static
+        self.configs = NO_CONFIGS
+        self.current = static
+
+    def take(self, configs: BrokerConfigs) -> None:
+        """Go by other dynamic configs; those that cannot be applied are logged and ignored."""
+        self.configs, ignored = parsed(configs, PARSERS)
+        for reason in ignored:
+            _log.warning("a dynamic config in the coordination store is ignored: %s", reason)
+        values = {name: PARSERS[name](text) for name, text in effective(self.configs).items()}
+        self.current = replaced(self.static, values)
+
+    def synonyms(self, name: str) -> list[Synonym]:
+        """The values of a setting by precedence; the first one counts."""
+        value = (given_value(self.static, name),)
+        static, default = (value, default_value(name)) if name in self.static.given else ((), value)
+        return synonyms(name, self.configs, static, default, PARSERS[name])
+
+    def default_synonyms(self, name: str) -> list[Synonym]:
+        """The same of a dynamic setting in the cluster-wide default, where no broker's own settings count."""
+        configs = BrokerConfigs(default=self.configs.default)
+        return synonyms(name, configs, (), default_value(name), PARSERS[name])

@@ -1,0 +1,270 @@
+"""Dynamic broker configs (KIP-226): altered, stored, sent to the brokers, applied while these run, and described."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+import kreplog
+from kreplog.core import nodes
+from kreplog.core.dynamic_configs import (
+    APPEND,
+    DEFAULT,
+    DELETE,
+    DYNAMIC,
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT_BROKER,
+    SET,
+    STATIC,
+    TOPIC,
+)
+from kreplog.errors import ErrorCode
+from kreplog.server.broker import Broker
+from kreplog.server.settings import _LOG
+from kreplog.types import Node, TopicPartition
+from kreplog.wire.versions import ApiKey
+from tests.reference import Batch, Rec, encode
+from tests.server.brokers import eventually, serving, until_controlled
+from tests.server.test_broker import TP, Client
+
+OTHER_VALUES: dict[str, Any] = {
+    "log.cleaner.min.cleanable.ratio": 0.25,
+    "log.message.timestamp.type": "LogAppendTime",
+}
+"""Other than the default; of all other settings 4321."""
+
+
+async def alter(
+    client: Client, name: str, changes: dict[str, str | None], operation: int | None = None, **extent: Any
+) -> tuple[int, str | None]:
+    """Error code and message. By default values are set, and None deletes."""
+    configs = [
+        {
+            "name": setting,
+            "value": value,
+            "config_operation": operation if operation is not None else DELETE if value is None else SET,
+        }
+        for setting, value in changes.items()
+    ]
+    resource = {"resource_type": 4, "resource_name": name, "configs": configs}
+    answer = await client.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], **{"validate_only": False, **extent}
+    )
+    return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def described(client: Client, name: str, kind: int = 4) -> dict[str, Any]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    answer = await client.call(ApiKey.DESCRIBE_CONFIGS, 1, resources=[resource], include_synonyms=True)
+    assert answer.results[0].error_code == 0, answer.results[0].error_message
+    return {config.name: config for config in answer.results[0].configs}
+
+
+def synonyms(config: Any) -> list[tuple[str, str, int]]:
+    return [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
+
+
+def with_brokers(
+    root: Path, work: Callable[..., Awaitable[None]], brokers: tuple[int, ...] = (1,), **settings: Any
+) -> None:
+    """Run `work(client of the first broker, first broker, others ...)` once all are controlled."""
+
+    async def main() -> None:
+        async with serving(root, *brokers, **settings) as served:
+            for broker in served:
+                await until_controlled(broker)
+            client = Client(served[0])
+            await work(client, *served)
+            client.peer.close()
+
+    asyncio.run(main())
+
+
+def config_of(broker: Broker, partition: TopicPartition = TP) -> kreplog.LogConfig:
+    return broker.hosted.of(partition).log.config
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+@pytest.mark.parametrize("setting", sorted(DYNAMIC & _LOG.keys()))
+def test_a_setting_of_logs_applies_to_open_logs_and_to_new_ones(tmp_path: Path, name: str, setting: str) -> None:
+    value = OTHER_VALUES.get(setting, 4321)
+
+    async def work(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+        before = getattr(config_of(broker), _LOG[setting])
+        assert before != value
+        assert await alter(client, name, {setting: str(value)}) == (0, None)
+        assert getattr(config_of(broker), _LOG[setting]) == value
+        await client.create("new")
+        assert getattr(config_of(broker, TopicPartition("new", 0)), _LOG[setting]) == value
+        assert await alter(client, name, {setting: None}) == (0, None)
+        assert getattr(config_of(broker), _LOG[setting]) == before
+
+    with_brokers(tmp_path, work)
+
+
+def test_a_produce_is_measured_by_the_new_message_max_bytes(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+        batch = encode(Batch((Rec(0, int(time.time() * 1000), None, b"v" * 1000),)))
+        (partition,) = (await client.produce(batch)).partitions
+        assert partition.error is ErrorCode.NONE
+        await alter(client, "1", {"message.max.bytes": "500"})
+        (partition,) = (await client.produce(batch)).partitions
+        assert partition.error is ErrorCode.MESSAGE_TOO_LARGE
+
+    with_brokers(tmp_path, work)
+
+
+def test_a_topics_own_setting_counts_more(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+        configs = [{"name": "retention.ms", "value": "5000", "config_operation": SET}]
+        resource = {"resource_type": 2, "resource_name": "topic", "configs": configs}
+        await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        await alter(client, "", {"log.retention.ms": "9000"})
+        assert config_of(broker).retention_ms == 5000
+        shown = (await described(client, "topic", kind=2))["retention.ms"]
+        assert synonyms(shown) == [
+            ("retention.ms", "5000", TOPIC),
+            ("log.retention.ms", "9000", DYNAMIC_DEFAULT_BROKER),
+            ("log.retention.ms", "-1", DEFAULT),
+        ]
+
+    with_brokers(tmp_path, work)
+
+
+def test_a_brokers_own_counts_more_than_the_default_of_the_cluster_and_that_more_than_its_file(tmp_path: Path) -> None:
+    name = "log.retention.ms"
+    own, cluster = (name, "1000", DYNAMIC_BROKER), (name, "2000", DYNAMIC_DEFAULT_BROKER)
+    static, default = (name, "3000", STATIC), (name, "-1", DEFAULT)
+
+    async def work(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+
+        async def shows(*expected: tuple[str, str, int]) -> None:
+            shown = (await described(client, "1"))[name]
+            assert (synonyms(shown), (name, shown.value, shown.config_source)) == (list(expected), expected[0])
+            assert config_of(broker).retention_ms == int(expected[0][1])
+
+        await shows(static, default)
+        await alter(client, "", {name: "2000"})
+        await shows(cluster, static, default)
+        await alter(client, "1", {name: "1000"})
+        await shows(own, cluster, static, default)
+        shown = await described(client, "")
+        assert shown.keys() == DYNAMIC
+        assert synonyms(shown[name]) == [cluster, default]
+        await alter(client, "", {name: None})
+        await shows(own, static, default)
+        await alter(client, "1", {name: None})
+        await shows(static, default)
+        shown = await described(client, "1")
+        assert (shown["broker.id"].read_only, shown[name].read_only) == (True, False)
+        assert synonyms(shown["broker.id"]) == [("broker.id", "1", STATIC)]
+        assert synonyms(shown["num.partitions"]) == [("num.partitions", "1", DEFAULT)]
+
+    with_brokers(tmp_path, work, log_retention_ms=3000)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "operation", "error"),
+    [
+        ("1", {"log.dirs": "/"}, None, "log.dirs cannot be changed while a broker runs: change its broker.toml"),
+        ("1", {"colour": "red"}, None, "colour is not a setting of a broker: dynamic are log.cleaner.delete"),
+        ("1", {"log.retention.ms": "x"}, None, "log.retention.ms = x: must be an integer from -1 to"),
+        ("1", {"log.retention.ms": "9" * 5000}, None, "log.retention.ms = 9999999999"),
+        ("1", {"log.retention.ms": "7", "log.segment.bytes": "0"}, None, "log.segment.bytes = 0: must be an integer"),
+        ("1", {"log.retention.ms": None}, SET, "log.retention.ms = None: must be an integer"),
+        ("1", {"log.retention.ms": "7"}, APPEND, "log.retention.ms is not a list"),
+        ("1", {"log.retention.ms": "7"}, 9, "log.retention.ms is not a list"),
+        ("2", {"log.retention.ms": "7"}, None, "broker 1 alters and describes only its own configs"),
+        ("one", {"log.retention.ms": "7"}, None, "'one' is not the id of a broker"),
+        ("٣", {"log.retention.ms": "7"}, None, "'٣' is not the id of a broker"),
+        ("../controller", {"log.retention.ms": "7"}, None, "'../controller' is not the id of a broker"),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    tmp_path: Path, name: str, changes: dict[str, str | None], operation: int | None, error: str
+) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        code, message = await alter(client, name, changes, operation)
+        assert code == ErrorCode.INVALID_REQUEST
+        assert message is not None and message.startswith(error)
+        assert await broker.store.get_nodes((nodes.broker_config(1), nodes.broker_config(None))) == [None, None]
+
+    with_brokers(tmp_path, work)
+
+
+def test_validate_only_changes_nothing_and_what_is_not_set_can_be_deleted(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        assert await alter(client, "1", {"log.retention.ms": "7"}, validate_only=True) == (0, None)
+        unset: dict[str, str | None] = {"log.retention.ms": None, "leader.replication.throttled.rate": None}
+        assert await alter(client, "1", unset) == (0, None)
+        assert await broker.store.get_nodes((nodes.broker_config(1),)) == [None]
+
+    with_brokers(tmp_path, work)
+
+
+def test_alter_configs_replaces_what_is_set(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        await alter(client, "1", {"log.retention.ms": "7", "log.roll.ms": "8"})
+        resource = {"resource_type": 4, "resource_name": "1", "configs": [{"name": "log.roll.ms", "value": "9"}]}
+        answer = await client.call(ApiKey.ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        assert answer.responses[0].error_code == 0
+        assert broker.dynamic.configs.own == (("log.roll.ms", "9"),)
+
+    with_brokers(tmp_path, work)
+
+
+def test_all_brokers_get_the_default_of_the_cluster_and_each_its_own(tmp_path: Path) -> None:
+    async def work(client: Client, first: Broker, second: Broker) -> None:
+        await alter(client, "", {"log.retention.ms": "1000"})
+        await alter(client, "1", {"log.roll.ms": "2000"})
+
+        async def applied() -> bool:
+            return second.dynamic.configs.default == (("log.retention.ms", "1000"),)
+
+        await eventually(applied)
+        assert first.dynamic.configs.default == second.dynamic.configs.default
+        assert (first.dynamic.configs.own, second.dynamic.configs.own) == ((("log.roll.ms", "2000"),), ())
+
+    with_brokers(tmp_path, work, (1, 2))
+
+
+def test_they_survive_a_restart_of_the_cluster(tmp_path: Path) -> None:
+    async def set_up(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+        await alter(client, "", {"log.retention.ms": "1000"})
+        await alter(client, "1", {"log.roll.ms": "2000"})
+
+    async def look(client: Client, broker: Broker) -> None:
+        assert (config_of(broker).retention_ms, config_of(broker).segment_ms) == (1000, 2000)
+
+    with_brokers(tmp_path, set_up)
+    with_brokers(tmp_path, look)
+
+
+def test_what_a_broker_cannot_apply_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        await alter(client, "", {"log.retention.ms": "1000"})
+        (node,) = await broker.store.get_nodes((nodes.broker_config(None),))
+        assert isinstance(node, Node)
+        content = nodes.encode_broker_config({"log.retention.ms": "2000", "a.newer.setting": "1", "log.roll.ms": "0"})
+        await broker.store.multi((kreplog.types.SetData(nodes.broker_config(None), content),))
+
+        async def applied() -> bool:
+            return broker.dynamic.configs.default == (("log.retention.ms", "2000"),)
+
+        await eventually(applied)
+        assert "a.newer.setting is not a setting of a broker" in caplog.text
+        assert "log.roll.ms = 0: must be an integer" in caplog.text
+
+    with_brokers(tmp_path, work)
