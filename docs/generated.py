@@ -82,7 +82,12 @@ TOPIC_TAKES_EFFECT = {
 """When a topic's setting takes effect once a replica has it."""
 
 BROKER_TAKES_EFFECT = {
+    "log.cleaner.backoff.ms": "at once",
+    "log.cleaner.dedupe.buffer.size": "next compaction",
+    "log.cleaner.io.max.bytes.per.second": "next compaction",
+    "log.cleaner.threads": "at once; a thread that is one too many ends after its compaction",
     "log.index.size.max.bytes": "next append",
+    "max.connections": "next connection",
     "producer.id.expiration.ms": "next segment, or check every `producer.id.expiration.check.interval.ms`",
 }
 """When a dynamic config of a broker takes effect that has no setting of topics beside it."""

@@ -21,10 +21,14 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 DYNAMIC = frozenset(
     {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
         "log.cleaner.delete.retention.ms",
+        "log.cleaner.io.max.bytes.per.second",
         "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",
         "log.cleaner.min.compaction.lag.ms",
+        "log.cleaner.threads",
         "log.index.interval.bytes",
         "log.index.size.max.bytes",
         "log.message.timestamp.after.max.ms",
@@ -34,6 +38,7 @@ DYNAMIC = frozenset(
         "log.retention.ms",
         "log.roll.ms",
         "log.segment.bytes",
+        "max.connections",
         "message.max.bytes",
         "producer.id.expiration.ms",
     }

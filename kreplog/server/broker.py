@@ -165,6 +165,7 @@ class Broker:
         self.dialer = Dialer(key)
         files = OpenFiles.of_process()
         files.limit_log_files()
+        self._files = files
         self.max_replicas = max_replicas_of(settings, files)
         self.memory = MemoryAccount(settings.max_memory)
         directories, self._full = open_directories(settings)
@@ -208,10 +209,7 @@ class Broker:
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )
         self.replicas = self._run_sync("replicas", self.manager, self._apply, self.store.check)
-        cleaning = CleanerSettings(
-            settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second
-        )
-        self.logs = LogManager(self.hosted, self.replicas.put, self._pool, cleaning)
+        self.logs = LogManager(self.hosted, self.replicas.put, self._pool, cleaner_settings_of(settings))
         self.topics = TopicViews(self.manager)
         self.recently_failed = RecentlyFailedBrokers(self.manager.metadata, self._loop.time)
         self.fetch_client = ReplicaFetchClient(
@@ -422,7 +420,10 @@ class Broker:
     def _configure(self, configs: m.BrokerConfigs) -> None:
         """Go by other dynamic configs; the core has each log configured after this."""
         self.dynamic.take(configs)
-        self.hosted.config = log_config_of(self.dynamic.current)
+        settings = self.dynamic.current
+        self.hosted.config = log_config_of(settings)
+        self.logs.cleaner.configure(cleaner_settings_of(settings))
+        self.server.limits = limits_of(settings, self._files)
 
     def _apply_groups(self, effect: effects.Effect) -> Any:
         """Carry out an effect of the group coordinator; returns its answer."""
@@ -643,6 +644,10 @@ def log_config_of(settings: BrokerSettings) -> LogConfig:
     config = settings.log
     share = max(RANGES["dedupe_buffer_size"][0], config.dedupe_buffer_size // settings.cleaner_threads)
     return replace(config, dedupe_buffer_size=share)
+
+
+def cleaner_settings_of(settings: BrokerSettings) -> CleanerSettings:
+    return CleanerSettings(settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second)
 
 
 def serve(

@@ -115,6 +115,29 @@ def test_kafkas_tools_delete_records_and_change_settings(kafka: Kafka, cluster: 
     assert "retention.ms=1000000" in output and "min.insync.replicas" not in output, output
 
 
+def test_kafkas_tool_changes_settings_of_brokers(kafka: Kafka, cluster: LocalCluster) -> None:
+    first = str(next(iter(cluster.brokers)))
+    brokers = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "brokers")
+    own, default = (*brokers, "--entity-name", first), (*brokers, "--entity-default")
+    kafka.run(CONFIGS, *default, "--alter", "--add-config", "log.retention.ms=1000000,message.max.bytes=900000")
+    kafka.run(CONFIGS, *own, "--alter", "--add-config", "log.retention.ms=2000000")
+    output = kafka.run(CONFIGS, *own, "--describe")
+    assert (
+        "log.retention.ms=2000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=2000000, "
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=1000000, DEFAULT_CONFIG:log.retention.ms=-1}"
+    ) in output
+    output = kafka.run(CONFIGS, *default, "--describe")
+    assert "log.retention.ms=1000000" in output and "message.max.bytes=900000" in output, output
+    output = kafka.run(CONFIGS, *own, "--describe", "--all")
+    assert f"broker.id={first} sensitive=false synonyms={{STATIC_BROKER_CONFIG:broker.id={first}}}" in output
+    kafka.run(CONFIGS, *own, "--alter", "--delete-config", "log.retention.ms")
+    kafka.run(CONFIGS, *default, "--alter", "--delete-config", "log.retention.ms,message.max.bytes")
+    for entity in (own, default):
+        assert "log.retention.ms" not in kafka.run(CONFIGS, *entity, "--describe")
+    with pytest.raises(AssertionError, match=r"broker\.id cannot be changed while a broker runs"):
+        kafka.run(CONFIGS, *own, "--alter", "--add-config", "broker.id=7")
+
+
 def test_kafkas_tool_moves_a_partition_with_a_throttle_and_verifies_it(
     kafka: Kafka, cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ kreplog._native.compaction; which log is next is kreplog.core.broker.log_cleanin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from kreplog.server.storage.replica import Replica
 from kreplog.types import CompactionBacklog, CompactionReport, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
+
+MAX_THREADS = 64
+"""Maximum of log.cleaner.threads; a thread starts when it is first needed."""
 
 T = TypeVar("T")
 
@@ -48,7 +52,8 @@ class CleanerStatistics:
 
 class LogCleaner:
     """Compacts logs in threads. log_failed: called with the partition and the error of a log that refuses writes.
-    note_sealed: called with a replica whose active segment may have been rolled. All on the event loop."""
+    note_sealed: called with a replica whose active segment may have been rolled. settings: those it goes by. All on the
+    event loop."""
 
     def __init__(
         self,
@@ -62,23 +67,42 @@ class LogCleaner:
         self._hosted = hosted
         self._log_failed = log_failed
         self._note_sealed = note_sealed
-        self._threads = settings.threads
-        self._backoff_s = settings.backoff_ms / 1000
-        rate = settings.max_bytes_per_second
-        self._rate = None if rate is None else max(1, int(min(rate, 2**62) / self._threads))
-        self._pool = ThreadPoolExecutor(self._threads, "kreplog-cleaner")
+        self.settings = settings
+        self._configured = asyncio.Event()
+        self._pool = ThreadPoolExecutor(MAX_THREADS, "kreplog-cleaner")
         self._choosing = asyncio.Lock()
+
+    @property
+    def _rate(self) -> int | None:
+        """Of one thread, in bytes per second."""
+        threads, _, rate = self.settings
+        return None if rate is None else max(1, int(min(rate, 2**62) / threads))
+
+    def configure(self, settings: CleanerSettings) -> None:
+        """Go by other settings: pauses end, and the next compactions have the new rate."""
+        if settings == self.settings:
+            return
+        self.settings = settings
+        configured, self._configured = self._configured, asyncio.Event()
+        configured.set()
 
     async def run(self) -> None:
         """Compact what is due, until cancelled."""
+        workers: dict[int, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._threads):
-                group.create_task(self._work())
+            while True:
+                configured = self._configured
+                for number in range(self.settings.threads):
+                    if number not in workers or workers[number].done():
+                        workers[number] = group.create_task(self._work(number))
+                await configured.wait()
 
-    async def _work(self) -> None:
-        while True:
+    async def _work(self, number: int) -> None:
+        while number < self.settings.threads:
+            configured = self._configured
             if not await self._clean_next():
-                await asyncio.sleep(self._backoff_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(configured.wait(), self.settings.backoff_ms / 1000)
 
     async def _clean_next(self) -> bool:
         """Compact the log that is next; False if nothing is due, or nothing came of it."""

@@ -123,6 +123,29 @@ def test_a_produce_is_measured_by_the_new_message_max_bytes(tmp_path: Path) -> N
     with_brokers(tmp_path, work)
 
 
+def test_max_connections_is_of_the_next_connection(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        await client.create("topic")
+        await alter(client, "", {"max.connections": "1"})
+        other = Client(broker)
+        assert broker.server.refused == 0
+        assert await other.create("other") == 0
+        assert broker.server.refused == 1  # in place of the idle one
+        other.peer.close()
+
+    with_brokers(tmp_path, work)
+
+
+def test_settings_of_the_cleaner_reach_it(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        changes = {"threads": "3", "backoff.ms": "50", "io.max.bytes.per.second": "1000.5"}
+        await alter(client, "1", {f"log.cleaner.{name}": value for name, value in changes.items()})
+        assert broker.logs.cleaner.settings == (3, 50, 1000.5)
+        assert broker.hosted.config.dedupe_buffer_size == broker.settings.log.dedupe_buffer_size // 3
+
+    with_brokers(tmp_path, work)
+
+
 def test_a_topics_own_setting_counts_more(tmp_path: Path) -> None:
     async def work(client: Client, broker: Broker) -> None:
         await client.create("topic")
@@ -178,7 +201,7 @@ def test_a_brokers_own_counts_more_than_the_default_of_the_cluster_and_that_more
     ("name", "changes", "operation", "error"),
     [
         ("1", {"log.dirs": "/"}, None, "log.dirs cannot be changed while a broker runs: change its broker.toml"),
-        ("1", {"colour": "red"}, None, "colour is not a setting of a broker: dynamic are log.cleaner.delete"),
+        ("1", {"colour": "red"}, None, "colour is not a setting of a broker: dynamic are log.cleaner.backoff"),
         ("1", {"log.retention.ms": "x"}, None, "log.retention.ms = x: must be an integer from -1 to"),
         ("1", {"log.retention.ms": "9" * 5000}, None, "log.retention.ms = 9999999999"),
         ("1", {"log.retention.ms": "7", "log.segment.bytes": "0"}, None, "log.segment.bytes = 0: must be an integer"),

@@ -52,6 +52,25 @@ def count(logs: LogManager, partition: TopicPartition = TP) -> int:
     return len(list(logs.hosted.of(partition).log.read()))
 
 
+def test_other_settings_end_a_pause_and_change_the_number_of_threads(life: Life) -> None:
+    other = TopicPartition("other", 0)
+
+    async def work() -> None:
+        logs = life.open(cleaning=CleanerSettings(backoff_ms=3_600_000, max_bytes_per_second=1))
+        async with cleaning(logs):
+            await asyncio.sleep(0)
+            await until(lambda: not logs.cleaner._choosing.locked())
+            fill(logs)
+            fill(logs, other, "other-id")
+            logs.cleaner.configure(STOPPED)
+            await until(lambda: len(logs.cleaner.queue.in_progress) == 1)
+            logs.cleaner.configure(STOPPED._replace(threads=2))
+            await until(lambda: len(logs.cleaner.queue.in_progress) == 2)
+        await asyncio.get_running_loop().run_in_executor(None, logs.close)
+
+    run(work)
+
+
 def test_logs_are_compacted_whose_policy_says_so(life: Life) -> None:
     retained = TopicPartition("retained", 0)
 
