@@ -105,12 +105,6 @@ class EndTxnRequest:
     bumps_epoch: bool = False
     new_producer_id: int = NO_PRODUCER_ID
 
-    @property
-    def needs_producer_id(self) -> bool:
-        """Whether the producer's epochs are used up, so that `new_producer_id` is to be set before the coordinator
-        gets the request."""
-        return self.bumps_epoch and self.producer_epoch >= LAST_EPOCH
-
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:

@@ -8,7 +8,7 @@ that the disk has not written is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
 from kreplog.sim.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
@@ -41,6 +41,7 @@ from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import VirtualStoreLink
+from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
 from kreplog.types import NO_LEADER, BrokerRegistration, EpochEndOffset, TopicPartition
 
 if TYPE_CHECKING:
@@ -157,7 +158,10 @@ class BrokerProcess:
                 cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
             ),
             TransactionCoordinator(
-                cluster.plan.transactions, lambda: self.manager.metadata.partitions, self._leader_of
+                cluster.plan.transactions,
+                lambda: self.manager.metadata.partitions,
+                self._leader_of,
+                last_epoch=cluster.plan.last_epoch,
             ),
         )
         names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups", "transactions")
@@ -173,9 +177,10 @@ class BrokerProcess:
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
+        self._automatic = VirtualAutomaticTopics(self)
         self._directory = LogDirectoryState()
         self._flusher = VirtualFlusher(
-            scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory
+            scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
         )
         self._has_init = False
         self.dynamic_configs: dict[str, str] = {}
@@ -318,10 +323,14 @@ class BrokerProcess:
 
     def _requested(self, reply_to: int, request: Any) -> None:
         if isinstance(request, MetadataRequest):
-            self._reply_metadata(reply_to)
+            self._reply_metadata(reply_to, lambda: self.cluster.metadata_of(self))
+        elif isinstance(request, TopicMetadataRequest):
+            self._reply_metadata(reply_to, partial(self._automatic.receive, request))
         elif isinstance(request, tuple):
             receive_add_partitions(request, self.transactions.put, partial(self.cluster.network.reply, reply_to))
         else:
+            if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
+                request = replace(request, new_producer_id=next(self.cluster.producer_ids))
             parts = [request]
             if isinstance(request, m.ControlRequest):
                 parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
@@ -346,11 +355,11 @@ class BrokerProcess:
                 delay_us = int(2 * MS * self._scheduler.random.random())
                 self._scheduler.after(delay_us, self._put_parts, parts, responses, reply_to, at + 1)
 
-    def _reply_metadata(self, reply_to: int) -> None:
+    def _reply_metadata(self, reply_to: int, response: Callable[[], Any]) -> None:
         if self.paused:
-            self._scheduler.after(200 * MS, self._reply_metadata, reply_to)
+            self._scheduler.after(200 * MS, self._reply_metadata, reply_to, response)
         elif self.alive:
-            self.cluster.network.reply(reply_to, self.cluster.metadata_of(self))
+            self.cluster.network.reply(reply_to, response())
 
     def _connected(self, session_id: int) -> None:
         self.apply_all(self.cores.session_started(session_id))
@@ -437,6 +446,11 @@ class BrokerProcess:
                 self.replicas.put(failure)
             if self.replicas.idle:
                 self.cluster.checkers.directory_failed(self.id, self.manager)
+
+    def _check_retried(self, error: StorageError) -> None:
+        """The kernel may have dropped what an fsync that failed has not written (F37)."""
+        if isinstance(error, LogFailedError):
+            self.cluster.checkers.violate("fsync retried", f"broker {self.id} tries again: {error}", None)
 
     def _note_opened(self, partition: TopicPartition) -> None:
         log = self.disk.log(partition)

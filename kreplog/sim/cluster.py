@@ -33,6 +33,7 @@ from kreplog.sim.network import Network
 from kreplog.sim.partition_model import PartitionModel
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
+from kreplog.sim.topic_creation import WANTED, AutomaticCreationChecker, topic_user
 from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
@@ -74,7 +75,8 @@ class _Checkers(Checkers):
 
 class Cluster:
     """The cluster of one seed. failures: cores that raised an unexpected error. presumed_dead: number of registrations
-    that failure detectors have ended. detects_failures: brokers hold connections to each other."""
+    that failure detectors have ended. detects_failures: brokers hold connections to each other. producer_ids: that
+    nobody has."""
 
     def __init__(self, plan: SimulationPlan, disks: Disks, traced: bool) -> None:
         self.plan = plan
@@ -91,9 +93,14 @@ class Cluster:
         self.detects_failures = True
         self.history = History(lambda: self.scheduler.now_ms)
         self.checkers = _Checkers(self)
+        self.created_automatically = AutomaticCreationChecker(
+            lambda kind, text: self.checkers.violate(kind, text, None)
+        )
+        self.checkers.transactions.last_epoch = plan.last_epoch
         self.history.listener = self._heard
         self.store.on_change = self._store_changed
         self.clients: dict[str, workload.ClientRunner] = {}
+        self.producer_ids = count(1000)
         self._switch = workload.Switch()
         self.admin = Administrator(self)
         self.injector = Injector(self)
@@ -270,6 +277,12 @@ class Cluster:
         plan = self._plans[name] = TopicPlan(name, 1 + int(2 * draws[4]), min(3, len(self.machines)), config)
         return plan
 
+    def automatic_topic(self, name: str) -> TopicPlan:
+        """A topic that a broker is about to create, since clients request its metadata; perhaps with fewer replicas."""
+        config = TopicConfig(2, False, 1 if self.plan.all_flush else TopicConfig().flush_messages)
+        plan = self._plans[name] = TopicPlan(name, 1, min(3, len(self.machines)), config)
+        return plan
+
     def topic_created(self, name: str, topic_id: str, config: TopicConfig, partitions: int) -> None:
         self.trace.note("admin", f"topic {name} is created: {partitions} partitions, {config}, id {topic_id}")
 
@@ -314,7 +327,7 @@ class Cluster:
     # Clients
 
     def _start_clients(self) -> None:
-        ids = count(1000)
+        ids = self.producer_ids
         brokers = list(self.machines)
         for kind, number in (("producer", self.plan.producers), ("consumer", self.plan.consumers)):
             for index in range(1, number + 1):
@@ -334,6 +347,10 @@ class Cluster:
             self._start_member(f"member-{index}", brokers)
         if self.plan.writers:
             self._start_transactions(brokers, ids)
+        for topic in WANTED if self.plan.creates_topics else ():
+            random = Random(f"{self.plan.seed}-{topic}")
+            settings = workload.draw(random, "consumer")
+            self._start_client(topic, settings, topic_user(topic, settings, random, brokers, self._switch))
 
     def _start_transactions(self, brokers: list[int], ids: Iterator[int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""

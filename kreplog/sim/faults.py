@@ -18,7 +18,7 @@ from random import Random
 from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.core.broker.request_parts import REPLICAS_PER_PART
 from kreplog.core.group_messages import OFFSETS_TOPIC
-from kreplog.core.transaction_messages import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+from kreplog.core.transaction_messages import INTERNAL_TOPICS, LAST_EPOCH, TRANSACTIONS_TOPIC
 
 KINDS: dict[str, int] = {
     "late": 2,
@@ -102,6 +102,11 @@ TRANSACTION_SHARE = 0.1
 """The share of the seeds that have transactions."""
 
 
+FEW_EPOCHS = 2
+"""The last epoch of producers in some of these seeds, which use them up."""
+
+FEW_EPOCHS_SHARE = 0.3
+
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
@@ -136,7 +141,8 @@ class SimulationPlan:
     once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
     group; 0 in most seeds, which then have no topic for its offsets. writers: processes that write transactions; the
     same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all disks. replicas_per_part: replicas
-    that a part of a control request creates or deletes at most.
+    that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
+    creates_topics: clients cause the automatic creation of topics.
     """
 
     seed: int
@@ -162,6 +168,8 @@ class SimulationPlan:
     transactions: TransactionConfig = TRANSACTIONS
     file_sync_ms: int = 0
     replicas_per_part: int = REPLICAS_PER_PART
+    last_epoch: int = LAST_EPOCH
+    creates_topics: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -217,6 +225,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         actions=(),
         file_sync_ms=SLOW_FILE_SYNC_MS if seed % 18 == 11 else 0,
         replicas_per_part=1 if seed % 18 == 11 else REPLICAS_PER_PART,
+        creates_topics=seed % 24 == 19,
     )
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():
@@ -249,7 +258,14 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
     ]
     if not plan.members:
         topics.append(_internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
-    return replace(plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4))
+    return replace(
+        plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4), last_epoch=_last_epoch(plan.seed)
+    )
+
+
+def _last_epoch(seed: int) -> int:
+    """Drawn apart, under a name as that of the transactions."""
+    return FEW_EPOCHS if Random(f"kreplog-epochs-8-{seed}").random() < FEW_EPOCHS_SHARE else LAST_EPOCH
 
 
 def _transacted_partitions(seed: int, few: int) -> int:

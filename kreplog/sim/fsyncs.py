@@ -13,7 +13,8 @@ from kreplog.types import TopicPartition
 
 
 class VirtualFlusher:
-    """The fsyncs of one process. put: takes the Flushed events. fail: called with the error of one that failed."""
+    """The fsyncs of one process. put: takes the Flushed events. fail: called with the error of one that failed.
+    retries: called with the error of one that is to be tried again."""
 
     def __init__(
         self,
@@ -22,12 +23,14 @@ class VirtualFlusher:
         is_alive: Callable[[], bool],
         put: Callable[[Event], None],
         fail: Callable[[StorageError], None],
+        retries: Callable[[StorageError], None],
     ) -> None:
         self._scheduler = scheduler
         self._disk = disk
         self._is_alive = is_alive
         self._put = put
         self._fail = fail
+        self._retries = retries
         self._flushes = FlushQueue()
 
     def flush(self, partition: TopicPartition) -> None:
@@ -56,6 +59,7 @@ class VirtualFlusher:
             if again:
                 self._begin_again(log)
         elif self._flushes.failed(log, outcome):
+            self._retries(outcome)
             self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._begin_again, log)
         else:
             self._fail(outcome)

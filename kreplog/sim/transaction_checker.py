@@ -2,6 +2,7 @@
 
 aborted visible   a reader gets a record of a transaction that its producer has never tried to commit
 visible twice     a record is at two offsets, or a number was copied twice
+epoch used up     a producer is given the epoch that is left to fence it, or a later one
 fenced producer   a reader gets a record that was sent after another producer of the same transactional id had begun
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kreplog.core.transaction_messages import LAST_EPOCH
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import (
     Event,
@@ -49,10 +51,11 @@ class _Transaction:
 
 
 class TransactionChecker:
-    """Observes the transactions of one run."""
+    """Observes the transactions of one run. last_epoch: after which a producer gets another id."""
 
     def __init__(self, violate: Violate) -> None:
         self._violate = violate
+        self.last_epoch = LAST_EPOCH
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
         self._newest: dict[str, tuple[int, int]] = {}
         self._transactions: dict[str, _Transaction] = {}
@@ -66,6 +69,8 @@ class TransactionChecker:
         match event:
             case ProducerBegun(client=client, transactional_id=name):
                 epoch = event.producer_id, event.producer_epoch
+                if event.producer_epoch > self.last_epoch:
+                    self._violate("epoch used up", f"{client} is given epoch {event.producer_epoch} of {name}")
                 self._producers[client] = name, epoch
                 held = self._newest.get(name, epoch)
                 self._newest[name] = max(held, epoch) if held[0] == epoch[0] else epoch  # responses overtake each other

@@ -12,7 +12,7 @@ kind may abort a transaction while a batch is on its way, which must not open an
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -290,8 +290,6 @@ class TransactionalProcess:
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))
         request = EndTxnRequest(self._id, *self._producer, committed, self._is_second)
-        if request.needs_producer_id:
-            request = replace(request, new_producer_id=next(self._ids))
         response = yield from self._call(self._home, request, lambda found: (found.error,))
         error: ErrorCode = response.error
         self._history.add(TransactionEnded(*self._where(), self._name, name, committed, error.name))

@@ -52,6 +52,7 @@ def end(offset: int, epoch: int) -> StableEnd:
 def kinds(*events: Event) -> list[str]:
     found: list[str] = []
     checker = TransactionChecker(lambda kind, text: found.append(kind))
+    checker.last_epoch = 1
     for event in events:
         checker.observe(event)
     checker.judge()
@@ -92,6 +93,7 @@ def test_nothing_is_found_where_all_is_right() -> None:
             "fenced producer",
             [begun("x", 1), begun("y", 0), *sent("a", client="y"), *ended(), read("a")],  # the responses overtook
         ),
+        ("epoch used up", [begun("x", 1), begun("x", 2)]),
         ("stable end fell", [end(2, 1), end(1, 1)]),
         ("stable end fell", [end(2, 1), end(1, 2)]),
         ("commit lost", [begun("x", 0), *sent("a"), *sent("b"), *ended(), read("a")]),

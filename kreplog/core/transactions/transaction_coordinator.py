@@ -74,7 +74,8 @@ Then = Callable[[ErrorCode, int], Steps[None]]
 
 class TransactionCoordinator:
     """The coordinator core of one broker. partitions: those in the cluster's metadata. leader_of: the id of a
-    partition's leader, -1 for none. shards: by partition number."""
+    partition's leader, -1 for none. shards: by partition number. last_epoch: after which a producer gets another id;
+    lower in the simulator."""
 
     def __init__(
         self,
@@ -82,8 +83,10 @@ class TransactionCoordinator:
         partitions: Callable[[], Container[TopicPartition]],
         leader_of: Callable[[TopicPartition], int],
         memory: MemoryAccount | None = None,
+        last_epoch: int = LAST_EPOCH,
     ) -> None:
         self.config = config
+        self._last_epoch = last_epoch
         self.shards: dict[int, TransactionShard] = {}
         self._memory = memory or MemoryAccount()
         self._partitions = partitions
@@ -122,6 +125,11 @@ class TransactionCoordinator:
     def next_wakeup(self, now_ms: int) -> int | None:
         """When the next Tick is due, at the latest; None for never."""
         return self._timers.next_ms()
+
+    def needs_producer_id(self, request: EndTxnRequest) -> bool:
+        """Whether the producer's epochs are used up, so that `new_producer_id` is to be set before `step` gets the
+        request."""
+        return request.bumps_epoch and request.producer_epoch >= self._last_epoch
 
     # Shards
 
@@ -280,7 +288,7 @@ class TransactionCoordinator:
         """Another producer epoch, or another id where they are used up."""
         former = transaction.stored
         producer_id, epoch = former.producer_id, former.producer_epoch + 1
-        if epoch > LAST_EPOCH:
+        if self._is_used_up(epoch):
             producer_id, epoch = request.new_producer_id, 0
         wanted = transaction.changed(
             _S.EMPTY,
@@ -303,6 +311,10 @@ class TransactionCoordinator:
             yield Reply(reply_to, InitProducerIdResponse(error))
 
         yield from self._append(shard, transaction, wanted, renewed)
+
+    def _is_used_up(self, epoch: int) -> bool:
+        """Whether no producer may have this epoch, which is left to fence the one before."""
+        return epoch > self._last_epoch
 
     def _add_offsets(self, shard: TransactionShard, reply_to: Hashable, request: AddOffsetsToTxnRequest) -> Steps[None]:
         """Add the partition of `__consumer_offsets` that has the group."""
@@ -481,12 +493,12 @@ class TransactionCoordinator:
             return False
         if request.producer_id == stored.producer_id:
             return request.producer_epoch == stored.producer_epoch - 1
-        return request.producer_id == stored.previous_producer_id and request.producer_epoch >= LAST_EPOCH
+        return request.producer_id == stored.previous_producer_id and request.producer_epoch >= self._last_epoch
 
     def _next_epoch(self, transaction: TransactionalId, request: EndTxnRequest) -> dict[str, int]:
         """Fields of a decision: markers are of the next epoch, so that they fence what is late (KIP-890)."""
         fields = {"producer_epoch": transaction.stored.producer_epoch + 1, "client_version": 2}
-        if fields["producer_epoch"] > LAST_EPOCH:
+        if self._is_used_up(fields["producer_epoch"]):
             fields["next_producer_id"] = request.new_producer_id
         return fields
 
@@ -516,7 +528,7 @@ class TransactionCoordinator:
     def _abort(self, shard: TransactionShard, transaction: TransactionalId, wall_ms: int, now_ms: int) -> Steps[None]:
         """Abort without its producer, which is fenced by another epoch."""
         stored = transaction.stored
-        epoch = min(stored.producer_epoch + 1, LAST_EPOCH + 1)
+        epoch = min(stored.producer_epoch + 1, self._last_epoch + 1)
         yield from self._decide(
             shard, transaction, transaction.changed(_S.PREPARE_ABORT, wall_ms, producer_epoch=epoch)
         )

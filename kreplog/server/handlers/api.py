@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.broker.add_partitions import GatheredResponses
+from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
@@ -103,6 +104,7 @@ class Host(Protocol):
     dynamic: DynamicSettings
     address: Address
     manager: ReplicaManager
+    cores: BrokerCores
     store: StoreLink
     topics: TopicViews
     recently_failed: RecentlyFailedBrokers
@@ -221,7 +223,7 @@ class Api:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
         if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
-        if isinstance(request, EndTxnRequest) and request.needs_producer_id:
+        if isinstance(request, EndTxnRequest) and self._host.cores.transactions.needs_producer_id(request):
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)

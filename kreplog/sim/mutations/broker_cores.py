@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kreplog.core.broker import control_channel, log_directory_state, request_parts
 from kreplog.core.broker.broker import BrokerCores
@@ -12,12 +13,13 @@ from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.log_directory_state import LogDirectoryState
+from kreplog.core.broker.request_parts import PartResponses
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
 from kreplog.core.events import ControlReplied, Event, LogFailed, SessionLost
 from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest
 from kreplog.core.replication.partition import Partition
-from kreplog.errors import KreplogError
+from kreplog.errors import KreplogError, is_exhaustion
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import TopicPartition
 
@@ -201,3 +203,46 @@ def _flush_shared() -> list[Patch]:
 def _exits_early() -> list[Patch]:
     """A stopping broker exits after the controller's first response, although it still leads partitions."""
     return [(ControlledShutdown, "_may_exit", lambda self, response: response is not None)]
+
+
+@MUTATIONS.add("exhausted-fsync-not-retried")
+def _exhausted_fsync_not_retried() -> list[Patch]:
+    """An fsync that found no descriptors is not tried again, and later requests wait for it."""
+
+    def failed(self: FlushQueue, log: Hashable, error: KreplogError) -> bool:
+        return right(self, log, error) and not is_exhaustion(error)
+
+    right = FlushQueue.failed
+    return [(FlushQueue, "failed", failed)]
+
+
+@MUTATIONS.add("failed-fsync-retried")
+def _failed_fsync_retried() -> list[Patch]:
+    """An fsync that failed is tried again, which counts for what the failed one has lost (F37)."""
+
+    def failed(self: FlushQueue, log: Hashable, error: KreplogError) -> bool:
+        self._in_flight[log] = False
+        return True
+
+    return [(FlushQueue, "failed", failed)]
+
+
+@MUTATIONS.add("parts-but-the-last-unanswered")
+def _parts_but_the_last_unanswered() -> list[Patch]:
+    """The response to a control request in parts has the partitions of the last part alone."""
+
+    def add(self: PartResponses, part: int, response: Any) -> Any:
+        return None if right(self, part, response) is None else response
+
+    right = PartResponses.add
+    return [(PartResponses, "add", add)]
+
+
+@MUTATIONS.add("answered-after-its-first-part")
+def _answered_after_its_first_part() -> list[Patch]:
+    """A control request in parts is answered after its first part."""
+
+    def add(self: PartResponses, part: int, response: Any) -> Any:
+        return None if part else response
+
+    return [(PartResponses, "add", add)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kreplog.core import elr
-from kreplog.core.controller import fencing, leader_and_isr_writer, leader_selectors
+from kreplog.core.controller import automatic_creation, fencing, leader_and_isr_writer, leader_selectors
+from kreplog.core.controller.automatic_creation import AutomaticCreation
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
@@ -15,6 +16,7 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import LeaderAndIsr, StoreOperation
 
@@ -125,3 +127,38 @@ def _future_controller_epoch_accepted() -> list[Patch]:
 def _future_broker_epoch_accepted() -> list[Patch]:
     """A leader accepts a follower's fetch with an unknown later broker epoch."""
     return [(LeaderRole, "_is_future_registration", lambda self, replica, broker_epoch: False)]
+
+
+@MUTATIONS.add("topics-created-unasked")
+def _topics_created_unasked() -> list[Patch]:
+    """A broker creates a topic that its client does not let be created (KIP-204)."""
+    right = AutomaticCreation.requested
+
+    def requested(self: AutomaticCreation, name: str, unknown: ErrorCode, allowed: bool, now_ms: int) -> ErrorCode:
+        return right(self, name, unknown, True, now_ms)
+
+    return [(AutomaticCreation, "requested", requested)]
+
+
+@MUTATIONS.add("internal-topics-created")
+def _internal_topics_created() -> list[Patch]:
+    """A client causes the creation of a topic that coordinators keep for themselves."""
+    return [(automatic_creation, "INTERNAL", frozenset())]
+
+
+@MUTATIONS.add("illegal-topics-created")
+def _illegal_topics_created() -> list[Patch]:
+    """A broker tries to create a topic with an illegal name."""
+    return [(automatic_creation, "check_topic", lambda name: None)]
+
+
+@MUTATIONS.add("creation-repeated-at-once")
+def _creation_repeated_at_once() -> list[Patch]:
+    """A topic is created again for each request until its metadata have come."""
+    return [(automatic_creation, "RETRY_MS", 0)]
+
+
+@MUTATIONS.add("failed-creation-given-up")
+def _failed_creation_given_up() -> list[Patch]:
+    """After one attempt to create a topic there is no other, although that has failed."""
+    return [(automatic_creation, "RETRY_MS", 2**62)]

@@ -170,3 +170,15 @@ def _joined_partition_not_added() -> list[Patch]:
 
     coalesce, outcome_of = add_partitions.coalesce, add_partitions.outcome_of
     return [(add_partitions_requests, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
+
+
+@MUTATIONS.add("used-up-epochs-go-on")
+def _used_up_epochs_go_on() -> list[Patch]:
+    """A producer gets no other id at the end of its epochs: it goes on in one left to fence it (KIP-890)."""
+    return [(TransactionCoordinator, "needs_producer_id", lambda self, request: False)]
+
+
+@MUTATIONS.add("begins-in-a-used-up-epoch")
+def _begins_in_a_used_up_epoch() -> list[Patch]:
+    """A new producer of a transactional id gets an epoch beyond the last."""
+    return [(TransactionCoordinator, "_is_used_up", lambda self, epoch: False)]

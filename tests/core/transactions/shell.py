@@ -18,6 +18,7 @@ from kreplog.core.events import (
 )
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.transaction_messages import (
+    LAST_EPOCH,
     TRANSACTIONS_TOPIC,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -40,8 +41,14 @@ class Shell:
     """A coordinator whose log is a list. automatic: appends are committed at once, and markers written; else they wait
     in `appends` and `sent`. leaders: of partitions."""
 
-    def __init__(self, memory: MemoryAccount | None = None, config: TransactionConfig | None = None) -> None:
+    def __init__(
+        self,
+        memory: MemoryAccount | None = None,
+        config: TransactionConfig | None = None,
+        last_epoch: int = LAST_EPOCH,
+    ) -> None:
         self.memory = memory
+        self.last_epoch = last_epoch
         self.config = config or TransactionConfig()
         self.log: list[TransactionRecord] = []
         self.known = {LOG, A, B}
@@ -58,7 +65,11 @@ class Shell:
         self.replies: dict[Hashable, Any] = {}
         self.count = 0
         self.core = TransactionCoordinator(
-            self.config, lambda: self.known, lambda partition: self.leaders.get(partition, -1), self.memory
+            self.config,
+            lambda: self.known,
+            lambda partition: self.leaders.get(partition, -1),
+            self.memory,
+            self.last_epoch,
         )
         self.epoch += 1
         self.step(LeadershipChanged(LOG, self.epoch, len(self.log)))

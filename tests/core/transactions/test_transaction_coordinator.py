@@ -298,7 +298,16 @@ def test_kip_890_a_producer_whose_epochs_are_used_up_goes_on_with_another_id() -
 )
 def test_kip_890_the_last_epoch_wants_another_id(epoch: int, bumps_epoch: bool, needs: bool) -> None:
     """An older producer, whose epoch is not bumped, keeps its id."""
-    assert EndTxnRequest("id", 100, epoch, True, bumps_epoch).needs_producer_id is needs
+    coordinator = Shell().core
+    assert coordinator.needs_producer_id(EndTxnRequest("id", 100, epoch, True, bumps_epoch)) is needs
+
+
+def test_the_last_epoch_may_be_another() -> None:
+    """As in the simulator, whose producers do not reach Kafka's."""
+    shell = Shell(last_epoch=1)
+    assert [shell.init(300 + count).producer_epoch for count in range(3)] == [0, 1, 0]
+    assert shell.core.needs_producer_id(EndTxnRequest("id", 302, 1, True, True))
+    assert not shell.core.needs_producer_id(EndTxnRequest("id", 302, 0, True, True))
 
 
 def test_kip_890_a_leader_has_a_partition_verified() -> None:
