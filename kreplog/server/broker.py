@@ -69,9 +69,9 @@ from kreplog.server.runtime.watchdog import Watchdog
 from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.storage import log_loader
 from kreplog.server.storage.background import BackgroundTasks
+from kreplog.server.storage.coordinator_logs import CoordinatorLogs
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.disk_space import all_have_space
-from kreplog.server.storage.group_logs import GroupLogs
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
@@ -261,7 +261,7 @@ class Broker:
             self.settings.groups, lambda: manager.metadata.partitions, lambda: str(uuid.uuid4()), self.memory
         )
         transactions = TransactionCoordinator(
-            self.settings.transactions, lambda: manager.metadata.partitions, self._leader_of, self.memory
+            self.settings.transactions, lambda: manager.metadata.partitions, manager.metadata.leader_of, self.memory
         )
         self.cores = BrokerCores(manager, controller, registration, detector, shutdown, groups, transactions)
 
@@ -273,10 +273,10 @@ class Broker:
         self.detect = run("failure detector", detector)
         self.stopper = self._run_sync("shutdown", shutdown, self._apply_shutdown)
         self.groups = self._run_sync("groups", groups, self._apply_groups)
-        self.group_logs = GroupLogs(self.hosted, self.replicas.put, self.groups.put)
+        self.group_logs = CoordinatorLogs(self.hosted, self.replicas.put, self.groups.put)
         self.transactions = self._run_sync("transactions", transactions, self._apply_transactions)
         put = self.transactions.put
-        self.transaction_logs = GroupLogs(
+        self.transaction_logs = CoordinatorLogs(
             self.hosted, self.replicas.put, put, transaction_records, "kreplog-transactions"
         )
         self.markers = MarkerSender(
@@ -436,7 +436,7 @@ class Broker:
             return None
         return self._apply_coordinator(effect, self.transaction_logs)
 
-    def _apply_coordinator(self, effect: effects.Effect, logs: GroupLogs) -> Any:
+    def _apply_coordinator(self, effect: effects.Effect, logs: CoordinatorLogs) -> Any:
         if isinstance(effect, effects.Reply):
             self._answer(effect)
         elif isinstance(effect, effects.StateChange):
@@ -444,10 +444,6 @@ class Broker:
         else:
             return logs.execute(effect)
         return None
-
-    def _leader_of(self, partition: TopicPartition) -> int:
-        state = self.manager.metadata.partitions.get(partition)
-        return -1 if state is None else state.state.leader
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
         change = self._isr_change(tag)

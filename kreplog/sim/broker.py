@@ -33,16 +33,16 @@ from kreplog.core.transactions.transaction_coordinator import TransactionCoordin
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
 from kreplog.sim.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
 from kreplog.sim.control_channels import VirtualControlSender
+from kreplog.sim.coordinator_partitions import VirtualCoordinatorLogs
 from kreplog.sim.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.fsyncs import VirtualFlusher
-from kreplog.sim.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import VirtualStoreLink
 from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
-from kreplog.types import NO_LEADER, BrokerRegistration, EpochEndOffset, TopicPartition
+from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -58,15 +58,9 @@ FETCH_SLACK_MS = 700
 
 UNKNOWN_TOPIC_ERRORS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
-GROUP_READ_BYTES = 400
-"""Bytes of records that a coordinator reads at once."""
-
 CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
-
-MARKERS_TIMEOUT_MS = 2000
-"""Time-out of a request with the markers of a transaction."""
 
 EXIT_DELAY_MS = 300
 """Delay before a paused process tries again to exit."""
@@ -160,7 +154,7 @@ class BrokerProcess:
             TransactionCoordinator(
                 cluster.plan.transactions,
                 lambda: self.manager.metadata.partitions,
-                self._leader_of,
+                self.manager.metadata.leader_of,
                 last_epoch=cluster.plan.last_epoch,
             ),
         )
@@ -174,6 +168,13 @@ class BrokerProcess:
             *(self.cores.channels, cluster.network, scheduler, self.host),
             *(lambda: self.running, self._check_control_request, self.control.put),
         )
+        self._coordinator_logs = {
+            runner: VirtualCoordinatorLogs(
+                *(scheduler, self.disk, cluster.disks.codec, lambda: self.alive, self.replicas.put, runner.put),
+                of_transactions=runner is self.transactions,
+            )
+            for runner in (self.groups, self.transactions)
+        }
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
@@ -193,8 +194,8 @@ class BrokerProcess:
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: lambda _, effect: self._flusher.flush(effect.partition),
             effects.OffsetForTimestamp: self._offset_for_timestamp,
-            effects.AppendGroupRecords: self._append_group_records,
-            effects.ReadGroupRecords: self._read_group_records,
+            effects.AppendGroupRecords: lambda runner, effect: self._coordinator_logs[runner].append(effect),
+            effects.ReadGroupRecords: lambda runner, effect: self._coordinator_logs[runner].read(effect),
             effects.SendMarkers: self._send_markers,
             effects.SendAddPartitions: self._send_add_partitions,
             effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
@@ -476,31 +477,8 @@ class BrokerProcess:
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
-    def _append_group_records(self, runner: CoreRunner, effect: effects.AppendGroupRecords) -> None:
-        encode = encode_transaction_record if runner is self.transactions else encode_group_record
-        values = [encode(record) for record in effect.records]
-        first = effect.records[0]
-        now_ms, codec = self._scheduler.now_ms, self.cluster.disks.codec
-        if effect.transactional_id:
-            records = codec.encode(first.producer_id, first.producer_epoch, 0, values, now_ms, transactional=True)
-        else:
-            records = codec.encode(-1, -1, -1, values, now_ms)
-        produced = m.ProducePartition(effect.partition, records)
-        of = effect.transactional_id, effect.adds_partitions
-        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
-        self.replicas.put(events.Received(LocalReply(partial(_group_records_appended, runner, effect.tag)), request))
-
     def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
-        def answered(response: m.ProduceResponse | None) -> None:
-            if self.alive:
-                runner.put(_markers_replied(effect.tag, response))
-
-        if effect.leader == self.id:
-            self.replicas.put(events.Received(LocalReply(answered), effect.request))
-        else:
-            self.cluster.network.call(
-                self.host, f"b{effect.leader}", "markers", effect.request, answered, MARKERS_TIMEOUT_MS * MS
-            )
+        self._coordinator_logs[runner].send_markers(effect, self.id, self.cluster.network)
 
     def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
         def answered(response: AddPartitionsToTxnResponse) -> None:
@@ -510,31 +488,6 @@ class BrokerProcess:
             self.transactions.put(events.Received(LocalReply(answered), effect.request))
         else:
             self._add_partitions.send(effect)
-
-    def _leader_of(self, partition: TopicPartition) -> int:
-        state = self.manager.metadata.partitions.get(partition)
-        return NO_LEADER if state is None else state.state.leader
-
-    def _read_group_records(self, runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
-        """Reads take time, and a few records each."""
-        delay_us = int(5 * MS * self._scheduler.random.random()) + self.disk.slow_ms * MS
-        self._scheduler.after(delay_us, self._read_group_records_now, runner, effect)
-
-    def _read_group_records_now(self, runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
-        if not self.alive:
-            return
-        log, read = self.disk.log(effect.partition), (effect.partition, effect.leader_epoch, effect.offset)
-        if log is None:
-            runner.put(events.GroupRecordsRead(*read, failure="its replica is not open"))
-            return
-        offset, end = max(effect.offset, log.state().log_start), log.high_watermark
-        records: tuple[Any, ...] = ()
-        if offset < end:
-            batches = log.read(offset, end, GROUP_READ_BYTES)
-            found = [each for each in self.cluster.disks.codec.decode(batches) if each.offset >= offset]
-            records = tuple(coordinator_records(self.cluster.disks.codec, batches, found, runner is self.transactions))
-            offset = found[-1].offset + 1 if found else end
-        runner.put(events.GroupRecordsRead(*read, records, offset))
 
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
         if isinstance(effect.reply_to, LocalReply):
@@ -664,16 +617,6 @@ class BrokerProcess:
             if not self.paused:
                 self.disk.checkpoint_high_watermarks()
             self._checkpoint_later()
-
-
-def _group_records_appended(runner: CoreRunner, tag: int, response: m.ProduceResponse) -> None:
-    (produced,) = response.partitions
-    runner.put(events.GroupRecordsAppended(tag, produced.error, produced.base_offset))
-
-
-def _markers_replied(tag: int, response: m.ProduceResponse | None) -> events.MarkersReplied:
-    partitions = () if response is None else response.partitions
-    return events.MarkersReplied(tag, tuple((produced.partition, produced.error) for produced in partitions))
 
 
 def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:

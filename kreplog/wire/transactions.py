@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.messages import (
+    ProducedPartition,
     ProducePartition,
     ProduceResponse,
     TransactionMarker,
@@ -308,13 +309,18 @@ def encode_write_markers_response(
     return generic.encode_response(header, markers=[{"producer_id": marker.producer_id, "topics": topics}])
 
 
-def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> tuple[tuple[TopicPartition, ErrorCode], ...]:
+def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:
+    """The error of each partition; base offsets are not in the response."""
     message = generic.decode_response(frame, header)
-    return tuple(
-        (TopicPartition(topic.name, partition.partition_index), generic.error_of(partition.error_code))
-        for marker in message.markers
-        for topic in marker.topics
-        for partition in topic.partitions
+    return ProduceResponse(
+        tuple(
+            ProducedPartition(
+                TopicPartition(topic.name, partition.partition_index), generic.error_of(partition.error_code)
+            )
+            for marker in message.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        )
     )
 
 

@@ -57,6 +57,11 @@ class MetadataCache:
         """Number of partitions of a topic, 0 if it is not in the cache."""
         return self._counts[topic]
 
+    def leader_of(self, partition: TopicPartition) -> int:
+        """Id of the partition's leader; NO_LEADER if it has none or is not in the cache."""
+        state = self.partitions.get(partition)
+        return NO_LEADER if state is None else state.state.leader
+
     def topic_error(self, by_id: bool = False) -> ErrorCode:
         """The error for a topic that is not in the cache; retriable while the cache is empty for want of a source."""
         if not (self.from_controller or self.from_store):

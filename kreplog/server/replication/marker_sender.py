@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from kreplog.core.broker import coordinator_log
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
@@ -42,13 +43,12 @@ class MarkerSender(RequestQueues[SendMarkers]):
 
     def send(self, effect: SendMarkers) -> None:
         if effect.leader == self._own:
-            self._append(Received(LocalRequest(partial(self._appended, effect.tag)), effect.request))
+            self._append(Received(LocalRequest(partial(self._replied, effect)), effect.request))
         else:
             self.put(effect.leader, effect)
 
-    def _appended(self, tag: int, response: ProduceResponse) -> None:
-        produced = tuple((produced.partition, produced.error) for produced in response.partitions)
-        self._answer(MarkersReplied(tag, produced))
+    def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+        self._answer(coordinator_log.markers_replied(effect, response))
 
     async def exchange(
         self, peer: Peer, broker: int, correlation: int, effects: Sequence[SendMarkers]
@@ -56,13 +56,13 @@ class MarkerSender(RequestQueues[SendMarkers]):
         effect, *others = effects
         key = ApiKey.WRITE_TXN_MARKERS
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
-        answer = MarkersReplied(effect.tag)
+        response = None
         try:
             request = transactions.encode_write_markers(effect.request, header)
             frame = await peer.call(self.address(broker), request, TIMEOUT_S)
-            answer = MarkersReplied(effect.tag, transactions.decode_write_markers_response(frame, header))
+            response = transactions.decode_write_markers_response(frame, header)
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()
-        self._answer(answer)
+        self._replied(effect, response)
         return others

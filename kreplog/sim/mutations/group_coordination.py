@@ -3,6 +3,9 @@
 The leader epoch of a coordinator's append (CoordinatorProduce) has none: in a broker an append reaches the replication
 core before any later request of the controller, so that it matters only where a slow disk holds those up together, and
 then only for a commit without response. tests/core/groups/test_coordinator_appends.py has it.
+
+Two rules of a coordinator's reads have none either, since no seed that was tried violates with them broken: a read
+stops at the high watermark, and one that failed is repeated. tests/core/broker/test_coordinator_log.py has them.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from kreplog.core.broker import coordinator_log
 from kreplog.core.broker.broker import BrokerCores
-from kreplog.core.effects import Deliver, Effect, Steps
+from kreplog.core.effects import AppendGroupRecords, Deliver, Effect, Steps
 from kreplog.core.events import GroupRecordsAppended
 from kreplog.core.group_messages import LogRecord, OffsetRecord, TxnOffsetCommitRequest
 from kreplog.core.groups.committed_offsets import CommittedOffsets
@@ -21,6 +25,7 @@ from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import Committed, GroupLogWriter
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
+from kreplog.core.messages import ProduceResponse
 from kreplog.core.replication.deletions import Deletions
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
@@ -183,6 +188,23 @@ def _deletion_forgets_other_topics() -> list[Patch]:
 def _records_of_groups_deleted() -> list[Patch]:
     """DeleteRecords deletes committed offsets, which the next coordinator then lacks."""
     return [(Deletions, "_is_internal", lambda self, partition: False)]
+
+
+@MUTATIONS.add("coordinator-read-skips-records")
+def _coordinator_read_skips_records() -> list[Patch]:
+    """A coordinator goes on at the high watermark after its first slice, and lacks what lies between."""
+    return [(coordinator_log, "_committed", lambda records, next_offset, end: (records, end))]
+
+
+@MUTATIONS.add("failed-coordinator-append-counts")
+def _failed_coordinator_append_counts() -> list[Patch]:
+    """A coordinator does not see the error in the response to its append."""
+
+    def succeeded(effect: AppendGroupRecords, response: ProduceResponse) -> GroupRecordsAppended:
+        (produced,) = response.partitions
+        return GroupRecordsAppended(effect.tag, ErrorCode.NONE, produced.base_offset)
+
+    return [(coordinator_log, "appended", succeeded)]
 
 
 def _ignore(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core.broker import add_partitions
-from kreplog.core.effects import SendAddPartitions, Steps
+from kreplog.core.broker import add_partitions, coordinator_log
+from kreplog.core.effects import SendAddPartitions, SendMarkers, Steps
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
 from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.shard import GroupShard
-from kreplog.core.messages import TransactionMarker
+from kreplog.core.messages import ProduceResponse, TransactionMarker
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, TransactionMetadata
 from kreplog.core.transactions.id_expiration import IdExpiration
@@ -22,8 +23,10 @@ from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.errors import ErrorCode
 from kreplog.sim import add_partitions_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
+from kreplog.types import TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -78,6 +81,29 @@ def _lost_marker_counts() -> list[Patch]:
         return answered(self, event, now_ms)
 
     return [(MarkerWriter, "replied", complete)]
+
+
+@MUTATIONS.add("refused-marker-counts")
+def _refused_marker_counts() -> list[Patch]:
+    """A marker counts as written whatever its leader has answered."""
+
+    def written(effect: SendMarkers, response: ProduceResponse | None) -> MarkersReplied:
+        partitions = () if response is None else response.partitions
+        return MarkersReplied(effect.tag, tuple((produced.partition, ErrorCode.NONE) for produced in partitions))
+
+    return [(coordinator_log, "markers_replied", written)]
+
+
+@MUTATIONS.add("markers-sent-to-first-leader")
+def _markers_sent_to_first_leader() -> list[Patch]:
+    """Markers go to the leader that the partition had when it was first looked up."""
+    leader_of = MetadataCache.leader_of
+    first: dict[tuple[int, TopicPartition], int] = {}
+
+    def stale(self: MetadataCache, partition: TopicPartition) -> int:
+        return first.setdefault((id(self), partition), leader_of(self, partition))
+
+    return [(MetadataCache, "leader_of", stale)]
 
 
 @MUTATIONS.add("undecided-read")

@@ -30,8 +30,8 @@ def test_metadata_of_the_store_holds_until_a_controller_sends_its_own() -> None:
     cache = MetadataCache()
     cache.read([BrokerRegistration(1, 5), BrokerRegistration(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
     assert (cache.from_controller, cache.from_store, sorted(cache.brokers)) == (False, True, [1, 2])
-    assert cache.partitions[TP].state.leader == 1
-    assert cache.partitions[OTHER].state.leader == NO_LEADER, "it leads nothing before a controller says so"
+    assert (cache.leader_of(TP), cache.leader_of(TopicPartition("missing", 0))) == (1, NO_LEADER)
+    assert cache.leader_of(OTHER) == NO_LEADER, "it leads nothing before a controller says so"
     assert errors(cache, TopicPartition("missing", 0)) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,

@@ -1,4 +1,4 @@
-"""GroupLogs: carries out a coordinator's effects on the partitions of its topic.
+"""CoordinatorLogs: carries out a coordinator's effects on the partitions of its topic.
 
 The group coordinator has `__consumer_offsets`, that of transactions `__transaction_state`.
 
@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from kreplog.core import effects
-from kreplog.core.events import Event, GroupRecordsAppended, GroupRecordsRead, Received
-from kreplog.core.messages import CoordinatorProduce, ProducePartition, ProduceResponse
-from kreplog.errors import KreplogError
+from kreplog.core.broker import coordinator_log
+from kreplog.core.events import Event, GroupRecordsRead, Received
+from kreplog.core.messages import ProduceResponse
 from kreplog.managed_log import ManagedLog
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.storage.hosted_replicas import HostedReplicas
@@ -34,7 +34,7 @@ READ_BYTES = 128 << 10
 THREADS = 2
 
 
-class GroupLogs:
+class CoordinatorLogs:
     """Appends to and reads the logs of a coordinator. append: takes a produce for the replication core. put: takes the
     coordinator's events, on the event loop. codec: the module that encodes and decodes its records. threads: the name
     of those that read."""
@@ -64,25 +64,23 @@ class GroupLogs:
         return None
 
     def _produce(self, effect: effects.AppendGroupRecords) -> None:
-        records = self._codec.encode_batch(effect.records)
-        produced = ProducePartition(effect.partition, records)
-        of = effect.transactional_id, effect.adds_partitions
-        request = CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch, *of)
-        self._append(Received(LocalRequest(partial(self._appended, effect.tag)), request))
+        request = coordinator_log.produce(effect, self._codec.encode_batch(effect.records))
+        self._append(Received(LocalRequest(partial(self._appended, effect)), request))
 
-    def _appended(self, tag: int, response: ProduceResponse) -> None:
-        (produced,) = response.partitions
-        if produced.message:
-            _log.warning("%s: an append of the coordinator has failed: %s", produced.partition, produced.message)
-        self._put(GroupRecordsAppended(tag, produced.error, produced.base_offset))
+    def _appended(self, effect: effects.AppendGroupRecords, response: ProduceResponse) -> None:
+        for produced in response.partitions:
+            if produced.message:
+                _log.warning("%s: an append of the coordinator has failed: %s", produced.partition, produced.message)
+        self._put(coordinator_log.appended(effect, response))
 
     def _read(self, effect: effects.ReadGroupRecords) -> None:
         replica = self._hosted.get(effect.partition)
         if replica is None:
-            asyncio.get_running_loop().call_soon(self._put, _failed(effect, "its replica is not open"))
+            asyncio.get_running_loop().call_soon(self._put, coordinator_log.read(effect, None))
             return
         replica.threads += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, _read, replica.log, effect, self._codec)
+        log = _ReplicaCoordinatorLog(replica.log, self._codec)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, coordinator_log.read, effect, log)
         future.add_done_callback(partial(self._finished, replica))
 
     def _finished(self, replica: Replica, done: asyncio.Future[GroupRecordsRead]) -> None:
@@ -101,17 +99,21 @@ class GroupLogs:
         self._pool.shutdown(cancel_futures=True)
 
 
-def _read(log: ManagedLog, effect: effects.ReadGroupRecords, codec: Any) -> GroupRecordsRead:
-    try:
-        offset = max(effect.offset, log.log_start_offset)  # its log start may have risen between two reads
-        if offset >= log.high_watermark:
-            return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, (), offset)
-        fetched = log.fetch(offset, READ_BYTES, "committed")
-        records = codec.decode_batches(fetched.data, offset)
-    except KreplogError as error:
-        return _failed(effect, str(error))
-    return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, records, fetched.next_offset)
+class _ReplicaCoordinatorLog:
+    """A CoordinatorLog of the broker's."""
 
+    def __init__(self, log: ManagedLog, codec: Any) -> None:
+        self._log = log
+        self._codec = codec
 
-def _failed(effect: effects.ReadGroupRecords, failure: str) -> GroupRecordsRead:
-    return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, failure=failure)
+    @property
+    def log_start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    def fetch(self, offset: int) -> tuple[coordinator_log.Records, int]:
+        fetched = self._log.fetch(offset, READ_BYTES, "committed")
+        return self._codec.decode_batches(fetched.data, offset), fetched.next_offset

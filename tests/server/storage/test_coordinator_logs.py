@@ -11,7 +11,9 @@ import pytest
 import kreplog
 from kreplog.core import effects, events
 from kreplog.core.group_messages import OFFSETS_TOPIC, GroupRecord
-from kreplog.server.storage.group_logs import GroupLogs
+from kreplog.core.messages import CoordinatorProduce, ProducedPartition, ProduceResponse
+from kreplog.errors import ErrorCode
+from kreplog.server.storage.coordinator_logs import CoordinatorLogs
 from kreplog.types import TopicPartition
 from kreplog.wire import group_records
 from tests.server.loop import run, until
@@ -31,7 +33,7 @@ def test_reads_begin_at_the_log_start_where_that_is_higher(tmp_path: Path, offse
         log.delete_records_before(3)
         replica = SimpleNamespace(log=log, threads=0, release=lambda: None)
         hosted: Any = SimpleNamespace(get={PARTITION: replica}.get)
-        logs = GroupLogs(hosted, lambda _: None, read.append)
+        logs = CoordinatorLogs(hosted, lambda _: None, read.append)
 
         async def work() -> None:
             logs.execute(effects.ReadGroupRecords(PARTITION, 7, offset))
@@ -41,6 +43,38 @@ def test_reads_begin_at_the_log_start_where_that_is_higher(tmp_path: Path, offse
         logs.close()
     found = tuple(enumerate(GROUPS))[first:]
     assert read == [events.GroupRecordsRead(PARTITION, 7, offset, found, 5)]
+
+
+def test_a_read_of_a_replica_that_is_not_open_fails_after_the_step_that_began_it() -> None:
+    """The coordinator's core takes no event within a step."""
+    read: list[events.Event] = []
+    hosted: Any = SimpleNamespace(get={}.get)
+    logs = CoordinatorLogs(hosted, lambda _: None, read.append)
+
+    async def work() -> None:
+        logs.execute(effects.ReadGroupRecords(PARTITION, 7, 2))
+        assert not read
+        await until(lambda: bool(read))
+
+    run(work)
+    logs.close()
+    assert read == [events.GroupRecordsRead(PARTITION, 7, 2, failure="its replica is not open")]
+
+
+def test_an_append_is_a_produce_and_its_response_the_outcome() -> None:
+    produced: list[events.Received] = []
+    outcomes: list[events.Event] = []
+    hosted: Any = SimpleNamespace()
+    logs = CoordinatorLogs(hosted, produced.append, outcomes.append)
+    logs.execute(effects.AppendGroupRecords(3, PARTITION, 7, tuple(GROUPS), 500))
+    logs.close()
+    (received,) = produced
+    request: Any = received.request
+    assert isinstance(request, CoordinatorProduce) and request.current_leader_epoch == 7
+    assert group_records.decode_batches(request.partitions[0].records, 0) == tuple(enumerate(GROUPS))
+    reply_to: Any = received.reply_to
+    reply_to.reply(ProduceResponse((ProducedPartition(PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS, message="too few"),)))
+    assert outcomes == [events.GroupRecordsAppended(3, ErrorCode.NOT_ENOUGH_REPLICAS)]
 
 
 def test_an_error_that_no_read_is_made_for_stops_the_broker(tmp_path: Path) -> None:
@@ -56,7 +90,7 @@ def test_an_error_that_no_read_is_made_for_stops_the_broker(tmp_path: Path) -> N
         replica = SimpleNamespace(log=log, threads=0, release=lambda: None)
         background = SimpleNamespace(fail=lambda *failure: failures.append(failure))
         hosted: Any = SimpleNamespace(get={PARTITION: replica}.get, background=background)
-        logs = GroupLogs(hosted, lambda _: None, lambda _: None, SimpleNamespace(decode_batches=decode))
+        logs = CoordinatorLogs(hosted, lambda _: None, lambda _: None, SimpleNamespace(decode_batches=decode))
 
         async def work() -> None:
             logs.execute(effects.ReadGroupRecords(PARTITION, 7, 0))
