@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import bench_follow, ceiling, harness, run
+from benchmarks import bench_follow, bench_queue, ceiling, harness, run
 from benchmarks.data import Pool
 from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
@@ -240,6 +240,21 @@ def test_following_runs(tmp_path: Path) -> None:
     printed = python("-m", "benchmarks.bench_follow", "--quick", "--directory", str(tmp_path))
     assert all(channel.name in printed for channel in CHANNELS), "each takes part, or the reason why not is printed"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_queues_run(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_queue", "--quick", "--directory", str(tmp_path))
+    assert all(queue.name in printed for queue in bench_queue.QUEUES), "each takes part, or is said to be missing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_is_another_is_noticed(tmp_path: Path) -> None:
+    class Wrong(bench_queue.Kreplog):
+        def take(self) -> bytes:
+            return super().take()[:-1] + b"?"
+
+    with pytest.raises(ValueError, match="another job came than"):
+        bench_queue.rates(Wrong, tmp_path, False, 3)
 
 
 def test_a_lost_message_is_noticed(tmp_path: Path) -> None:

@@ -384,3 +384,67 @@ def test_the_lag_of_what_is_committed() -> None:
     assert lag_of(7, HEAD + "b3.10c", 5) == 4, "the log may end before"
     assert lag_of(7, "of another tool", 30) == 23
     assert lag_of(7, HEAD + "z", 30) == 23 and lag_of(30, HEAD + "z", 7) == 0
+
+
+def test_a_commit_that_fails_brings_back_what_was_done() -> None:
+    """Also where its lock has ended before that, and nobody looks for it any more."""
+    queue = partition()
+    delivery = queue.deliver_next(0, 0)
+    queue.complete(0)
+    assert queue.redeliver(LOCK_MS, 1) == ([], []) and not queue.is_current(delivery)
+    queue.commit_failed()
+    assert queue.is_current(delivery) and queue.start_offset == 0
+    queue.committed()
+    assert queue.redeliver(LOCK_MS, 1) == ([Delivery(0, 2)], []), "the failure was the end of that commit"
+
+
+def test_a_delivery_that_is_undone_was_never_there() -> None:
+    queue = partition()
+    first = queue.deliver_next(0, 0)
+    assert queue.redeliver(LOCK_MS, 1) == ([Delivery(0, 2)], [])
+    queue.undo(0)
+    assert not queue.is_current(first), "nor is the one before it, which was over"
+    assert queue.redeliver(0, 1) == ([Delivery(0, 2)], [])
+    queue.undo(0, due_ms=5)
+    assert queue.locked(0) == 0 and queue.redeliver(4, 1) == ([], [])
+    assert queue.redeliver(5, 1) == ([Delivery(0, 2)], [])
+
+
+def test_a_record_whose_deliveries_are_used_up_is_not_under_way() -> None:
+    queue = QueuePartition(0, "", WorkQueueConfig(LOCK_MS, 1, 5))
+    delivery = queue.deliver_next(0, 0)
+    assert queue.redeliver(LOCK_MS, 1) == ([], [delivery])
+    assert queue.locked(LOCK_MS) == 0 and not queue.is_current(delivery)
+
+
+def test_another_owner_knows_no_delivery_of_the_one_before() -> None:
+    queue = partition(0, HEAD + "b")
+    assert not queue.is_current(Delivery(0, 1)) and queue.locked(-1) == 0
+
+
+def test_retention_beyond_what_was_delivered() -> None:
+    queue = partition()
+    queue.deliver_next(0, 0)
+    queue.complete(0)
+    assert queue.delete_before(7) == 1 and (queue.start_offset, queue.end_offset) == (7, 7)
+    assert queue.lag(9) == 2 and queue.metadata() == ""
+
+
+def test_the_counts_in_the_metadata() -> None:
+    """From a for none to n for 13, and o for 14 and more."""
+    queue = partition()
+    queue.deliver_next(0, 0)
+    for count in range(1, 17):
+        assert queue.metadata() == HEAD + "abcdefghijklmno"[min(count, 14)]
+        queue.release(0, 0, "")
+        assert queue.redeliver(0, 1) == ([Delivery(0, count + 1)], [])
+
+
+def test_the_earliest_comes_first_after_any_number_of_renewals() -> None:
+    queue = partition()
+    for _ in range(3):
+        queue.deliver_next(queue.end_offset, 0)
+    for now_ms in range(1, 1000):
+        queue.renew(2 - now_ms % 3, now_ms)  # in another order than that of the offsets
+        due = sorted((record.due_ms, offset) for offset, record in queue._records.items())
+        assert queue._due[0] == min(queue._due) and set(due) <= set(queue._due)

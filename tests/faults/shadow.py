@@ -94,6 +94,10 @@ class Shadow:
         """The files that a loss of power now may leave."""
         return self._ordered(rng) if ordered else self._unordered(rng)
 
+    def folders(self) -> set[str]:
+        """The directories whose names are durable, with files in them or without."""
+        return self._durable_names()[1]
+
     def _durable(self, inode: int) -> bytes:
         data = self._get(f"durable/{inode}", b"")
         assert isinstance(data, bytes)

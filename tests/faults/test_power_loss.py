@@ -90,6 +90,23 @@ def test_power_loss_of_hundreds_of_brokers(folder: Path, shim: Path, figure: Cal
     brokers(folder, shim, 1000, 200, figure)
 
 
+def work_queues(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    output = run_driver("queue_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 2 * seeds, output
+    figure(match[0])
+
+
+def test_power_loss_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    """Of a queue whose processes are killed: what was acknowledged durably stays done, what was not is delivered."""
+    work_queues(folder, shim, 0, 3, figure)
+
+
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    work_queues(folder, shim, 1000, 75, figure)
+
+
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
     """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
     namespace = ["unshare", "--mount", "--propagation", "private"]
