@@ -53,6 +53,7 @@ class Follow(FollowIterator, Generic[T]):
         self._taken += 1
         if self._taken % _TURN == 0:
             await asyncio.sleep(0)
+        deadline: float | None = None
         while True:
             try:
                 item = self.take()
@@ -60,7 +61,9 @@ class Follow(FollowIterator, Generic[T]):
                 raise StopAsyncIteration from None
             if item is not END:
                 return cast(T, item)
-            if not self.go_on(await _outcome(self.log, self, self.timeout)):
+            if deadline is None:
+                deadline = _deadline_of(self.timeout)
+            if not self.go_on(await _outcome(self.log, self, deadline)):
                 raise StopAsyncIteration
 
 
@@ -69,7 +72,7 @@ async def wait_async(log: SegmentedLog, offset: int, timeout: float | None, acro
     checked_timeout(timeout)
     wanted = checked_offset(log, offset)
     wait = new_wait(log, across_writers)
-    outcome = await _outcome(log, _OffsetWait(lambda: wait.poll(wanted, -1)), timeout)
+    outcome = await _outcome(log, _OffsetWait(lambda: wait.poll(wanted, -1)), _deadline_of(timeout))
     if outcome not in (Outcome.REACHED, Outcome.TIMED_OUT):
         wait.raise_outcome(outcome, wanted)
     return outcome == Outcome.REACHED
@@ -84,12 +87,17 @@ class _OffsetWait:
         self.poll = poll
 
 
-async def _outcome(log: SegmentedLog, waiting: _Pollable, timeout: float | None) -> int:
-    """The outcome of the wait, awaited. Raises what `poll` raises."""
+def _deadline_of(timeout: float | None) -> float | None:
+    """The time of the running loop, `timeout` seconds from now."""
+    return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+
+async def _outcome(log: SegmentedLog, waiting: _Pollable, deadline: float | None) -> int:
+    """The outcome of the wait, awaited, TIMED_OUT at the loop's time `deadline`. Raises what `poll` raises."""
     waits = _waits_of(log)
     future = waits.add(waiting)
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout_at(deadline):
             return await future
     except TimeoutError:
         return Outcome.TIMED_OUT

@@ -321,17 +321,24 @@ class Log(Closing, SegmentedLog):
         return await wait_async(self, offset, timeout, across_writers)
 
     def follow(
-        self, start: int | None = None, timeout: float | None = None, *, across_writers: bool = False
+        self,
+        start: int | None = None,
+        timeout: float | None = None,
+        *,
+        across_writers: bool = False,
+        isolation: str = "read_uncommitted",
     ) -> Follow[Record]:
         """Iterate over the committed records from `start` on, by default from the log start, and wait for more.
 
         For `for` and `async for`; a task that is cancelled while it waits has lost no record. Ends after `timeout`
         seconds without a record, when the writer closes the log or has closed it, and when this log is closed.
         across_writers: the writer may close and die; goes on with the next one. Waiting is as in `wait`.
+        isolation: as of `read`; with "read_committed" an open transaction holds back all records from its first one on,
+        until it is committed or aborted.
         Raises as `read` does; while iterating LogTruncatedError (records that were returned are gone; iterate again
         from its offset), WriterDiedError (after all that was committed), PartitionDeletedError.
         """
-        return Follow(self, reader.Records(self, start, None, False), timeout, across_writers)
+        return Follow(self, reader.Records(self, start, None, False, isolation), timeout, across_writers)
 
     def follow_batches(
         self,
@@ -340,13 +347,15 @@ class Log(Closing, SegmentedLog):
         *,
         max_records: int = 1000,
         across_writers: bool = False,
+        isolation: str = "read_uncommitted",
     ) -> Follow[list[Record]]:
         """`follow` in lists of 1 to `max_records` records: those that are committed, without a wait for a full list."""
         if isinstance(max_records, bool) or not isinstance(max_records, int):
             raise ArgumentTypeError(f"max_records is an int, not {type(max_records).__name__}")
         if max_records < 1:
             raise UsageError(f"max_records = {max_records} must be at least 1")
-        return Follow(self, reader.Records(self, start, None, False), timeout, across_writers, max_records)
+        records = reader.Records(self, start, None, False, isolation)
+        return Follow(self, records, timeout, across_writers, max_records)
 
     def follow_arrow(
         self,
@@ -357,11 +366,12 @@ class Log(Closing, SegmentedLog):
         timestamp_unit: str = "ms",
         max_bytes: int = 4 << 20,
         across_writers: bool = False,
+        isolation: str = "read_uncommitted",
     ) -> Follow[pa.RecordBatch]:
         """`follow` in pyarrow.RecordBatches of 1 record to about max_bytes; arguments as of `to_arrow`."""
         pa = _pyarrow("follow_arrow")
         pieces = reader.ArrowPieces(
-            self, start, None, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
+            self, start, None, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes, isolation
         )
         return Follow(self, pieces, timeout, across_writers, convert=pa.record_batch)
 
@@ -372,11 +382,13 @@ class Log(Closing, SegmentedLog):
         value_dtype: npt.DTypeLike | None = None,
         *,
         max_bytes: int = 4 << 20,
+        isolation: str = "read_uncommitted",
     ) -> Iterator[NumpyColumns]:
         """Iterate over the committed records of [start, stop) as NumPy arrays of about max_bytes, without a copy.
 
         value_dtype: the type of the values, each of which must have its size, as `append_many` writes an array's items;
         it may be structured, but not contain Python objects. Without it values are not decoded.
+        isolation: as of `read`.
         Raises ArgumentTypeError, UsageError (the dtype, and while iterating a value of another size, with its offset);
         else as `read` does.
         """
@@ -389,7 +401,7 @@ class Log(Closing, SegmentedLog):
         if dtype is not None and (dtype.hasobject or dtype.itemsize == 0):
             raise UsageError(f"value_dtype = {dtype!r} has no fixed size in bytes: give one, as in 'S10' or '<f8'")
         columns = ("offset", "timestamp") if dtype is None else ("offset", "timestamp", "value")
-        pieces = reader.ArrowPieces(self, start, stop, columns, "ms", max_bytes)
+        pieces = reader.ArrowPieces(self, start, stop, columns, "ms", max_bytes, isolation)
 
         def arrays(piece: ArrowColumns) -> NumpyColumns:
             return NumpyColumns(

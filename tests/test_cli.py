@@ -19,6 +19,7 @@ import typer.main
 import kreplog
 from kreplog.cli import app, main
 from kreplog.commands import clusters
+from tests.reference import sent
 
 FIRST_MS = 1_700_000_000_000
 
@@ -520,6 +521,36 @@ class TestTail:
             follower.send_signal(signal.SIGINT)
             rest, errors = follower.communicate(timeout=30)
         assert (follower.returncode, rest, errors) == (0, "", "")
+
+    def test_read_committed(self, run: Run, flights: Path) -> None:
+        options = ["--json", "-n", "2", "--isolation", "read_committed"]
+        command = [sys.executable, "-m", "kreplog", "log", "tail", str(flights), "--follow", *options]
+
+        def send(sequence: int, committed: bool) -> None:
+            log.append_batches(sent(7, sequence, b"%d" % sequence), transactional=True)
+            assert [record["offset"] for record in run("tail", flights, *options).json_lines()] == shown
+            log.append_transaction_marker(7, 0, committed=committed, coordinator_epoch=0)
+
+        shown = [98, 99]
+        with (
+            kreplog.Log.open(flights) as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower,
+        ):
+            assert follower.stdout is not None
+            try:
+                assert [json.loads(follower.stdout.readline())["offset"] for _ in range(2)] == shown
+                send(0, committed=False)
+                send(1, committed=True)
+                assert json.loads(follower.stdout.readline())["value"] == "1"
+                shown = [99, 102]
+                send(2, committed=True)
+                assert json.loads(follower.stdout.readline())["value"] == "2"
+                follower.send_signal(signal.SIGINT)
+                rest, errors = follower.communicate(timeout=30)
+            finally:
+                follower.kill()  # where an assertion has failed, for it goes on
+        assert (follower.returncode, rest, errors) == (0, "", "")
+        assert run("tail", flights, "--isolation-level", "odd").code == 2
 
     def test_follow_goes_on_after_a_truncation_and_with_the_next_writer(self, flights: Path) -> None:
         command = [sys.executable, "-m", "kreplog", "log", "tail", str(flights), "--follow", "--json", "-n", "1"]

@@ -1,12 +1,13 @@
 """Following a log: a read that goes on, as records are committed, from where it is.
 
-The read is that of `reader`, whose end is moved to the high watermark each time that it has been reached; the waiting
-in between is that of `waiting`.
+The read is that of `reader`, whose end is moved to the high watermark, or to the last stable offset, each time that it
+has been reached; the waiting in between is that of `waiting`.
 """
 
 from libc.stdint cimport int64_t
 
-from kreplog._native.reader cimport ArrowPieces, BatchReader, Records
+from kreplog._native.aborted cimport AbortedFilter
+from kreplog._native.reader cimport ArrowPieces, BatchReader, Records, filter_of
 from kreplog._native.view cimport LogView
 from kreplog._native.waiting cimport (
     REACHED,
@@ -51,7 +52,9 @@ cdef class FollowIterator:
         else:
             self.pieces = items
             self.reader = self.pieces.reader
-        self.wait = wait_of(log, across_writers)
+        self.wait = wait_of(
+            log, across_writers, self.records.stable if self.records is not None else self.pieces.stable
+        )
         self.reader.watched = log.steady_generation()
         self._set_range(self.reader.expected, max(self.reader.expected, self.reader.stop))
 
@@ -60,15 +63,18 @@ cdef class FollowIterator:
 
     def __next__(self):
         cdef int outcome
+        cdef int64_t deadline_ns = -1
         while True:
             item = self.take()
             if item is not END:
                 return item
+            if deadline_ns < 0:
+                deadline_ns = deadline_of(self.timeout)
             if self.busy:
                 raise UsageError("this iterator is in use in another thread; make one for each")
             self.busy = True
             try:
-                outcome = self.wait.wait(self.place(), self.reader.watched, deadline_of(self.timeout))
+                outcome = self.wait.wait(self.place(), self.reader.watched, deadline_ns)
                 if not self.go_on(outcome):
                     raise StopIteration
             finally:
@@ -103,27 +109,46 @@ cdef class FollowIterator:
         return self.wait.look(self.place(), self.reader.watched)
 
     cpdef bint go_on(self, int outcome) except -1:
-        """After a wait: whether the iteration goes on. Raises LogTruncatedError, WriterDiedError."""
+        """After a wait: whether the iteration goes on.
+
+        Raises LogTruncatedError, WriterDiedError, and for read_committed CorruptCheckpointError."""
         cdef int64_t place = self.place()
-        cdef int64_t generation
         if outcome == REACHED or outcome == TRUNCATED:
             if self.reader.expected > place:  # the high watermark was within a batch
                 self.reader.expected = place
                 self.reader.segment = None
             try:
-                generation = self.log.steady_generation()
+                self._extend(place)
             except LogClosedError:
                 self.ended = True
                 return False
-            self.reader.check_truncations(generation)
-            if self.log.position.high_watermark > place:
-                self.reader.extend(self.log.position.high_watermark)
-                self._set_range(place, self.log.position.high_watermark)
             return True
         self.ended = True
         if outcome == WRITER_DIED:
             self.wait.refuse(outcome, place)
         return False
+
+    cdef int _extend(self, int64_t place) except -1:
+        """From `place`, the end of what was read, go on to the end that it has by now."""
+        cdef AbortedFilter aborted = None
+        cdef int64_t generation = self.log.steady_generation()
+        cdef int64_t stop
+        self.reader.check_truncations(generation)
+        stop = self.wait.end()
+        if stop <= place:
+            return 0
+        if self.wait.stable:
+            aborted = filter_of(self.log, place, stop)
+            self.log.refresh()
+            if self.log.position.generation != generation:  # the index, or the end, is of a log that is being cut
+                return 0
+        self.reader.extend(stop)
+        self._set_range(place, stop)
+        if self.records is not None:
+            self.records.aborted = aborted
+        else:
+            self.pieces.aborted = aborted
+        return 0
 
     cdef int _set_range(self, int64_t start, int64_t stop) except -1:
         if self.records is not None:

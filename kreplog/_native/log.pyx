@@ -373,7 +373,7 @@ cdef class SegmentedLog(WritableLog):
                 self.directory_changed = True
         if last >= self.position.high_watermark:
             self.decided.append((first, last))
-        else:
+        elif not self.replaying:  # which would publish an end past transactions that it has not met yet
             self.settle_transactions()
         return 0
 
@@ -599,7 +599,9 @@ cdef class SegmentedLog(WritableLog):
             if self.position.has_producers & WITH_TRANSACTIONS:
                 for segment in self._segments:
                     cut_aborted(segment, start)
+            self.replaying = True
             self.replay_producers(start)
+            self.replaying = False
         self.first_unstable = -1  # so that it is published
         return self.settle_transactions()
 

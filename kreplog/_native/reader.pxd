@@ -52,7 +52,8 @@ cdef class Records:
     cdef int64_t start
     cdef int64_t stop
     cdef bytes plain
-    cdef AbortedFilter aborted  # None where nothing is left out; here and below
+    cdef bint stable  # ends at the last stable offset; here and below
+    cdef AbortedFilter aborted  # None where nothing is left out
     cdef bint values_only
     cdef bint in_batch
     cdef bint busy
@@ -66,6 +67,7 @@ cdef class ArrowPieces:
     cdef int64_t start
     cdef int64_t stop
     cdef Py_ssize_t max_bytes
+    cdef bint stable
     cdef AbortedFilter aborted
     cdef bint busy
 

@@ -57,8 +57,10 @@ cdef class BatchReader:
         cdef int _attempt
         for _attempt in range(RETRIES):
             self.generation = self.log.steady_generation()
-            if self.watched >= 0:
+            if self.watched >= 0 and self.watched != self.generation:
                 self.check_truncations(self.generation)
+                self.stop = self.expected  # what is committed by now, or stable, is for `extend`
+                return 0
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
                 return 0
@@ -115,8 +117,8 @@ cdef class BatchReader:
         return 0
 
     cdef int extend(self, int64_t stop) except -1:
-        """Go on to `stop`, the high watermark of the log's position as it is now. Bytes past the former one that were
-        read with it had not been published."""
+        """Go on to `stop`, at most the high watermark of the position as it is now. Bytes past the former one that
+        were read with it had not been published."""
         cdef Segment segment = self.segment
         self.stop = stop
         if segment is not None and (
@@ -340,9 +342,9 @@ cdef class Records:
     """Iterator over the records of [start, stop), or over their values alone. For one thread at a time."""
 
     def __init__(self, LogView log, start, stop, bint values_only, isolation="read_uncommitted"):
-        cdef bint stable = reads_committed(isolation)
-        self.start, self.stop = committed_range(log, start, stop, stable)
-        if stable:
+        self.stable = reads_committed(isolation)
+        self.start, self.stop = committed_range(log, start, stop, self.stable)
+        if self.stable:
             self.aborted = filter_of(log, self.start, self.stop)
         self.reader = reader_of(log, self.start, self.stop)
         self.values_only = values_only
@@ -409,14 +411,14 @@ cdef class ArrowPieces:
 
     def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes, isolation="read_uncommitted"):
         cdef int64_t wanted = integer(max_bytes, "max_bytes")
-        cdef bint stable = reads_committed(isolation)
+        self.stable = reads_committed(isolation)
         if wanted < 1:
             raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
-        self.start, self.stop = committed_range(log, start, stop, stable)
+        self.start, self.stop = committed_range(log, start, stop, self.stable)
         self.reader = reader_of(log, self.start, self.stop)
         self.max_bytes = wanted
-        if stable:
+        if self.stable:
             self.aborted = filter_of(log, self.start, self.stop)
 
     def __iter__(self):

@@ -77,7 +77,8 @@ cdef class TableReader:
         while True:
             try:
                 self.follow_log_start()
-                self.apply()
+                if self.apply():
+                    return
             except LogTruncatedError:
                 self.table.drop(self.partition)
                 self.reader = None
@@ -89,8 +90,6 @@ cdef class TableReader:
                 self.log.refresh()
                 if self.log.position.log_start_offset <= self.next_offset:
                     raise
-            else:
-                return
 
     cdef int follow_log_start(self) except -1:
         cdef int64_t log_start
@@ -104,7 +103,8 @@ cdef class TableReader:
             self.reader = None
         return 0
 
-    cdef int apply(self) except -1:
+    cdef bint apply(self) except -1:
+        """False where the log was cut meanwhile, so that its end is another."""
         cdef BatchReader reader = self.reader
         cdef AbortedFilter aborted
         cdef RecordCursor cursor
@@ -121,7 +121,7 @@ cdef class TableReader:
         stop = min(self.log.last_stable(), self.limit)
         if stop <= self.next_offset:
             self.log.require_directory()
-            return 0
+            return True
         aborted = filter_of(self.log, self.next_offset, stop)
         reader.extend(stop)
         while reader.next():
@@ -144,7 +144,7 @@ cdef class TableReader:
             self.base_offset, self.crc = reader.header.base_offset, reader.header.crc
             self.next_offset = min(reader.expected, stop)
         self.next_offset = min(reader.expected, reader.stop)
-        return 0
+        return reader.stop == stop
 
     cdef int apply_batch(self, RecordCursor* cursor, int64_t stop) except? -1000:
         cdef int code

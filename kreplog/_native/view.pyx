@@ -165,12 +165,18 @@ cdef class LogView:
         """(producer id, first offset) of the aborted transactions that have records in [start, stop), where `stop` is
         at most the last stable offset. Raises StorageError, CorruptCheckpointError."""
         cdef list found = []
-        cdef list segments
+        cdef list segments = self._segments
         cdef Py_ssize_t i
-        if start >= stop or self.state is not None and not self.position.has_producers & WITH_TRANSACTIONS:
+        if start >= stop:
             return found
-        if self.segment_for(start) is None:  # which lists the segments anew
+        self.refresh()  # the transaction may have been decided since `stop` was read, in a later segment
+        if self.state is not None and not self.position.has_producers & WITH_TRANSACTIONS:
             return found
+        if self.read_only and (
+            not segments or self.listed_generation != self.position.generation
+            or self.position.active_base != (<Segment> segments[len(segments) - 1]).base_offset
+        ):
+            self.relist()
         segments = self._segments
         for i in range(max(self.segment_index(segments, start), 0), len(segments)):
             if collect_aborted(segments[i], start, stop, found):

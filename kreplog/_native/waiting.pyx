@@ -1,8 +1,12 @@
-"""Waiting for records: a reader sleeps until the high watermark passes an offset.
+"""Waiting for records: a reader sleeps until the high watermark, or the last stable offset, passes an offset.
 
 A reader that may write to the state file registers there, and the writer wakes it through a futex (wake_impl.h). One
 that may not (another user, a read-only mount), or whose writer is no kreplog of this version, looks again after pauses
 from 50 us to 1 ms, and where the high watermark comes from checkpoint files, after 10 ms.
+
+The writer wakes by the high watermark alone, which it publishes before the first unstable offset. A reader that waits
+for the last stable offset registers at its own offset: once the high watermark is past that, each release of the
+writer's lock wakes it, which is behind both, and the one that moves the last stable offset on is among them.
 
 Whoever is killed wakes nobody. So one of the waiting readers looks every SLICE_NS whether the writer still has its lock
 and whether the path still names the directory, and wakes the others where not. They sleep for COVERED_NS at most, so
@@ -71,6 +75,10 @@ cdef int64_t deadline_of(object timeout) except? -1:
 @cython.final
 cdef class HighWatermarkWait:
 
+    cdef int64_t end(self) except -1:
+        """Where the records end that the reader may have, at the log's position as it is: after `refresh`."""
+        return self.log.last_stable() if self.stable else self.log.position.high_watermark
+
     cdef int look(self, int64_t offset, int64_t generation) except -1:
         """What has become of the wait for the record at `offset`; WAITING with the wake-up registered.
 
@@ -81,11 +89,11 @@ cdef class HighWatermarkWait:
         if log.closed:
             return LOG_CLOSED
         log.refresh()
-        if log.position.high_watermark <= offset and self.page != NULL:
+        if self.end() <= offset and self.page != NULL:
             self.seen = kreplog_read_word(self.page)
             kreplog_want_wake(self.page, offset + 1)
             log.refresh()  # else the wake-up for what was published before it was registered would not come
-        if log.position.high_watermark > offset:
+        if self.end() > offset:
             return REACHED
         if generation >= 0 and log.position.generation != generation:
             return TRUNCATED
@@ -94,7 +102,7 @@ cdef class HighWatermarkWait:
             if log.closed:
                 return LOG_CLOSED
             log.refresh()  # it may have published its last between the two looks
-            if log.position.high_watermark > offset:
+            if self.end() > offset:
                 return REACHED
         return outcome
 
@@ -206,13 +214,15 @@ cdef class HighWatermarkWait:
                 "across_writers=True", partition=log.name, offset=offset, path=log.path,
             )
         raise WriterDiedError(
-            f"{log.name}: the process that wrote the log ended without closing it, at offset "
-            f"{log.position.high_watermark}, before {offset}: start the writer again, which recovers the log; "
-            "across_writers=True waits for that", partition=log.name, offset=offset, path=log.path,
+            f"{log.name}: the process that wrote the log ended without closing it, " + (
+                f"with a transaction open at offset {offset}" if offset < log.position.high_watermark else
+                f"at offset {log.position.high_watermark}, before {offset}"
+            ) + ": start the writer again, which recovers the log; across_writers=True waits for that",
+            partition=log.name, offset=offset, path=log.path,
         )
 
 
-cdef HighWatermarkWait wait_of(LogView log, bint across_writers):
+cdef HighWatermarkWait wait_of(LogView log, bint across_writers, bint stable=False):
     """Raises LogClosedError."""
     cdef HighWatermarkWait wait = HighWatermarkWait.__new__(HighWatermarkWait)
     cdef StateFile state
@@ -221,6 +231,7 @@ cdef HighWatermarkWait wait_of(LogView log, bint across_writers):
     wait.log = log
     wait.state = state
     wait.across_writers = across_writers
+    wait.stable = stable
     wait.page = NULL
     wait.pause_ns = SHORTEST_PAUSE_NS
     wait.checked_ns = monotonic_ns()
@@ -230,9 +241,9 @@ cdef HighWatermarkWait wait_of(LogView log, bint across_writers):
     return wait
 
 
-def new_wait(LogView log, bint across_writers):
-    """Raises LogClosedError."""
-    return wait_of(log, across_writers)
+def new_wait(LogView log, bint across_writers, bint stable=False):
+    """stable: a wait for the last stable offset. Raises LogClosedError."""
+    return wait_of(log, across_writers, stable)
 
 
 def writer_outcome(LogView log not None, bint topic_released):
@@ -262,11 +273,11 @@ def checked_timeout(timeout):
     deadline_of(timeout)
 
 
-def wait(LogView log, offset, timeout, bint across_writers):
-    """See Log.wait."""
+def wait(LogView log, offset, timeout, bint across_writers, bint stable=False):
+    """See Log.wait. stable: until the record is below the last stable offset."""
     cdef int64_t wanted = checked_offset(log, offset)
     cdef int64_t deadline = deadline_of(timeout)
-    cdef HighWatermarkWait wait = wait_of(log, across_writers)
+    cdef HighWatermarkWait wait = wait_of(log, across_writers, stable)
     cdef int outcome
     outcome = wait.wait(wanted, -1, deadline)
     if outcome != REACHED and outcome != TIMED_OUT:

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,18 +21,20 @@ from kafka.errors import CommitFailedError
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, kafka_errors
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, milliseconds
+from kreplog.commands.options import (
+    App,
+    AsJson,
+    Bootstrap,
+    Isolation,
+    IsolationLevel,
+    OptionalDir,
+    counted,
+    milliseconds,
+)
 from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
 
 POLL_MS = 200
-
-
-class IsolationLevel(StrEnum):
-    """Kafka's names."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
 
 
 consume_app = App()
@@ -63,13 +64,7 @@ def consume(
             "printed; --from-beginning applies where the group has committed nothing.",
         ),
     ] = None,
-    isolation_level: Annotated[
-        IsolationLevel,
-        typer.Option(
-            "--isolation-level",
-            help="read_committed leaves out what transactions have aborted, and waits for those that are open.",
-        ),
-    ] = IsolationLevel.READ_UNCOMMITTED,
+    isolation_level: Isolation = IsolationLevel.READ_UNCOMMITTED,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Exit after this many records.")
     ] = None,

@@ -27,7 +27,7 @@ from kreplog.batches import CODEC_NAMES, BatchInfo, decode, leader_epochs, read_
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
-from kreplog.commands.options import App, AsJson, counted, print_json
+from kreplog.commands.options import App, AsJson, Isolation, IsolationLevel, counted, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
 from kreplog.errors import LogTruncatedError, OffsetOutOfRangeError, StorageError, UsageError
 from kreplog.types import Codec, TopicPartition, topic_id_text
@@ -309,20 +309,22 @@ def tail(
     path: PartitionPath,
     count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last records to begin with.")] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new records too, until Ctrl-C.")] = False,
+    isolation_level: Isolation = IsolationLevel.READ_UNCOMMITTED,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
 ) -> None:
     """Print the last committed records, and with --follow those that are committed later; changes nothing."""
     show = record_printer(encoding, as_json)
     with _open_to_read(path) as log:
-        end = log.high_watermark
-        for record in _last_records(log, count, end):
+        committed = isolation_level is IsolationLevel.READ_COMMITTED
+        end = log.last_stable_offset if committed else log.high_watermark
+        for record in _last_records(log, count, end, isolation_level):
             show(record)
         if not follow:
             return
         sys.stdout.flush()
         try:
-            for records in _followed(log, end):
+            for records in _followed(log, end, isolation_level):
                 for record in records:
                     show(record)
                 sys.stdout.flush()
@@ -369,22 +371,22 @@ def _records(log: kreplog.Log, start: int, stop: int, log_end: bool) -> Iterator
                 yield record
 
 
-def _last_records(log: kreplog.Log, count: int, end: int) -> Sequence[kreplog.Record]:
+def _last_records(log: kreplog.Log, count: int, end: int, isolation: str) -> Sequence[kreplog.Record]:
     """The last `count` records below `end`; reads further back where offsets are missing, as after compaction."""
     window = count
     while True:
         start = max(log.log_start_offset, end - window)
-        records = deque(log.read(start, end), maxlen=count)
+        records = deque(log.read(start, end, isolation=isolation), maxlen=count)
         if len(records) == count or start == log.log_start_offset:
             return records
         window *= 8
 
 
-def _followed(log: kreplog.Log, start: int) -> Iterator[list[kreplog.Record]]:
+def _followed(log: kreplog.Log, start: int, isolation: str) -> Iterator[list[kreplog.Record]]:
     """The records from `start` on as they are committed, across writers; goes on where records were removed."""
     while True:
         try:
-            for records in log.follow_batches(start, across_writers=True):
+            for records in log.follow_batches(start, across_writers=True, isolation=isolation):
                 start = records[-1].offset + 1
                 yield records
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +47,22 @@ class App(typer.Typer):
         return super().command(*arguments, cls=_Command, **settings)
 
 
+class IsolationLevel(StrEnum):
+    """Kafka's names."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Isolation = Annotated[
+    IsolationLevel,
+    typer.Option(
+        "--isolation-level",
+        "--isolation",
+        help="read_committed leaves out what transactions have aborted, and waits for those that are open.",
+    ),
+]
 ClusterDir = Annotated[Path, typer.Argument(help="Directory of the cluster.", envvar="KREPLOG_CLUSTER")]
 OptionalDir = Annotated[
     Path | None, typer.Option("--cluster", "-c", help="Directory of a cluster on this host.", envvar="KREPLOG_CLUSTER")

@@ -331,12 +331,14 @@ class Topic(Closing):
         stop: Offsets = None,
         *,
         order: str = "partition",
+        isolation: str = "read_uncommitted",
         on_error: OnError = "raise",
     ) -> Iterator[TopicRecord]:
         """Iterate over the committed records up to the high watermarks now, of one partition or of all.
 
         start, stop: offsets, [start, stop); of all partitions, by partition number. order: "partition", one after the
         other; "time", merged: within a partition offsets rise, and between them the latest timestamp so far.
+        isolation: as of `Log.read`.
         on_error: of a record that the codecs do not take: "raise", "skip", or a function that sets it aside; it is
         called with the RecordDecodeError, which has the record.
         Raises UsageError, LogClosedError, and as `Log.read` does; while iterating RecordDecodeError with the partition
@@ -346,10 +348,11 @@ class Topic(Closing):
         numbers = self._numbers(partition)
         pieces = [
             of_partition(
-                number, self._folder.log(number), _offset(start, number, partition), _offset(stop, number, partition)
+                number, self._folder.log(number), _offset(start, number, partition), _offset(stop, number, partition),
+                isolation,
             )
             for number in numbers
-        ]
+        ]  # fmt: skip
         records = merged_by_time(pieces) if order == "time" else (record for piece in pieces for record in piece)
         return Decoding(self.name, self._key_codec, self._value_codec).decoded(records, on_error)
 
@@ -359,6 +362,7 @@ class Topic(Closing):
         timeout: float | None = None,
         *,
         across_writers: bool = False,
+        isolation: str = "read_uncommitted",
         on_error: OnError = "raise",
     ) -> TopicFollow[TopicRecord]:
         """Iterate over the committed records of all partitions as they come, and wait for more.
@@ -367,9 +371,10 @@ class Topic(Closing):
         loop's executor meanwhile. start: offsets by partition, by default the log start, where partitions that are
         added begin. A partition's records keep their order; partitions have turns of up to 256 records.
         Ends after `timeout` seconds without a record, when the writer closes the topic or has closed it, and when this
-        topic is closed. across_writers: the writer may close and die; goes on with the next one. on_error: as of
-        `read`. The writer's end is seen within 20 ms where no other writer has followed. Up to 128 partitions wake the
-        reader as `Log.wait` has it; with more, it looks again every 20 ms.
+        topic is closed. across_writers: the writer may close and die; goes on with the next one. isolation: as of
+        `Log.follow`; an open transaction holds back its own partitions alone. on_error: as of `read`.
+        The writer's end is seen within 20 ms where no other writer has followed. Up to 128 partitions wake the reader
+        as `Log.wait` has it; with more, it looks again every 20 ms.
         Raises UsageError (no such partition), LogClosedError; while iterating as `Log.follow` does, RecordDecodeError.
         """
         decoding = Decoding(self.name, self._key_codec, self._value_codec)
@@ -378,7 +383,8 @@ class Topic(Closing):
         def convert(number: int, record: Any) -> TopicRecord | None:
             return next(decoding.decoded(iter((TopicRecord(number, *record),)), on_error), None)
 
-        return TopicFollow(self._folder, {} if start is None else start, timeout, across_writers, 0, convert)
+        starts = {} if start is None else start
+        return TopicFollow(self._folder, starts, timeout, across_writers, 0, convert, isolation)
 
     def follow_batches(
         self,
@@ -387,6 +393,7 @@ class Topic(Closing):
         *,
         max_records: int = 1000,
         across_writers: bool = False,
+        isolation: str = "read_uncommitted",
         on_error: OnError = "raise",
     ) -> TopicFollow[list[TopicRecord]]:
         """`follow` in lists of 1 to `max_records` records of a partition: those that are committed, without a wait for
@@ -398,7 +405,8 @@ class Topic(Closing):
         def convert(number: int, records: Any) -> list[TopicRecord] | None:
             return list(decoding.decoded((TopicRecord(number, *record) for record in records), on_error)) or None
 
-        return TopicFollow(self._folder, {} if start is None else start, timeout, across_writers, max_records, convert)
+        starts = {} if start is None else start
+        return TopicFollow(self._folder, starts, timeout, across_writers, max_records, convert, isolation)
 
     def to_arrow(
         self,
@@ -410,6 +418,7 @@ class Topic(Closing):
         order: str = "partition",
         timestamp_unit: str = "ms",
         max_bytes: int = 4 << 20,
+        isolation: str = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the records that `read` returns as pyarrow.RecordBatches of about max_bytes.
 
@@ -428,7 +437,7 @@ class Topic(Closing):
         streams = [
             (number, self._folder.log(number).to_arrow(
                 _offset(start, number, partition), _offset(stop, number, partition), inner or ["offset"],
-                timestamp_unit=timestamp_unit, max_bytes=max_bytes,
+                timestamp_unit=timestamp_unit, max_bytes=max_bytes, isolation=isolation,
             ))
             for number in numbers
         ]  # fmt: skip

@@ -24,9 +24,9 @@ class TopicRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def of_partition(number: int, log: Log, start: int | None, stop: int | None) -> Iterator[TopicRecord]:
+def of_partition(number: int, log: Log, start: int | None, stop: int | None, isolation: str) -> Iterator[TopicRecord]:
     """The committed records of [start, stop). Raises as Log.read does, at the call."""
-    records = log.read(start, stop)
+    records = log.read(start, stop, isolation=isolation)
     return (TopicRecord(number, *record) for record in records)
 
 

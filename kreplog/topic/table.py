@@ -14,6 +14,7 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from kreplog._native import waiting
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
 from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_offset, checked_timeout, new_wait
@@ -212,14 +213,12 @@ class Table(Closing, Mapping[Any, Any]):
         reader = self._reader(number, log)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            watermark = log.high_watermark
             with self._mutex:
                 reader.advance()
             if reader.next_offset > offset:
                 return True
-            # Past the high watermark there may be a transaction that is open: its end is one more record.
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not log.wait(max(offset, watermark), left, across_writers=True):
+            if not waiting.wait(log, offset, left, True, stable=True):
                 return False
 
     def _follow_to_now(self) -> None:
@@ -235,13 +234,13 @@ class Table(Closing, Mapping[Any, Any]):
         for number in self._topic._folder.numbers:
             log = self._topic._folder.log(number)
             reader = self._reader(number, log)
-            watermark, generation = log.high_watermark, log.generation
+            generation = log.generation
             with self._mutex:
                 reader.advance()
             wait = self._waits.get(number)
             if wait is None:
-                wait = self._waits[number] = new_wait(log, True)
-            if wait.poll(watermark, generation) != Outcome.WAITING:
+                wait = self._waits[number] = new_wait(log, True, stable=True)
+            if wait.poll(reader.next_offset, generation) != Outcome.WAITING:
                 waits = None
             elif waits is not None:
                 waits.append(wait)

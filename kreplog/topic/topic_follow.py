@@ -43,6 +43,7 @@ class TopicFollow(Generic[T]):
         across_writers: bool,
         at_once: int,
         convert: Callable[[int, Any], T | None],
+        isolation: str,
     ) -> None:
         """starts: the first offset by partition, the log start of those that are left out. convert: what an item of a
         partition is returned as; None leaves it out."""
@@ -53,6 +54,7 @@ class TopicFollow(Generic[T]):
         self._across_writers = across_writers
         self._at_once = at_once
         self._convert = convert
+        self._isolation = isolation
         self._partitions = PartitionFollows()
         self._known: set[int] = set()
         self._dead: list[int] = []
@@ -160,7 +162,7 @@ class TopicFollow(Generic[T]):
             for number in self._folder.numbers:
                 if number not in self._known:
                     log = self._folder.log(number)
-                    records = reader.Records(log, self._starts.get(number), None, False)
+                    records = reader.Records(log, self._starts.get(number), None, False, self._isolation)
                     self._partitions.add(number, FollowIterator(log, records, None, True, self._at_once))
                     self._known.add(number)
         except LogClosedError:

@@ -19,6 +19,7 @@ from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory
 from tests.faults.forked import ends_by
 from tests.integration.faults import cannot_mount
+from tests.reference import sent
 from tests.waiting import InChild, looked_at, until, until_open, until_waiting, wake_at
 
 NOBODY = 65534
@@ -293,6 +294,39 @@ def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], obj
         os.close(ordering)
         assert reader.result() == (-4 if killed else 4)
     os.close(got)
+
+
+@pytest.mark.parametrize("outside", [as_another_user, on_a_read_only_mount])
+def test_a_reader_that_may_only_read_sees_decisions(folder: Path, outside: Callable[[Path], object]) -> None:
+    """With read_committed: nothing is appended behind the marker, and nobody wakes it."""
+    path = folder / "t-0"
+    config = LogConfig(directory_group=str(NOBODY) if os.geteuid() == 0 else None)
+    got, reporting = os.pipe()
+    with Log.open(path, config) as log, outside(path) as (seen, become):  # type: ignore[attr-defined]
+        log.append(b"a")
+
+        def follow() -> list[bytes | None]:
+            become()
+            found = []
+            with Log.open(seen, read_only=True) as reader:
+                for record in reader.follow(isolation="read_committed"):
+                    found.append(record.value)
+                    os.write(reporting, b".")
+            return found
+
+        reader = InChild(follow)
+        for sequence in range(10):
+            assert os.read(got, 1) == b"."
+            log.append_batches(sent(7, 2 * sequence, b"aborted"), transactional=True)
+            log.append_transaction_marker(7, 0, committed=False, coordinator_epoch=0)
+            log.append_batches(sent(7, 2 * sequence + 1, b"b"), transactional=True)
+            log.append_transaction_marker(7, 0, committed=True, coordinator_epoch=0)
+        assert os.read(got, 1) == b"."
+        assert wake_at(path) == 0
+        log.close()
+        assert reader.result() == [b"a"] + [b"b"] * 10
+    os.close(got)
+    os.close(reporting)
 
 
 @contextmanager

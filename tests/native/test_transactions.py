@@ -25,6 +25,7 @@ from kreplog.errors import (
 )
 from tests import reference
 from tests.reference import CONTROL, TRANSACTIONAL, sent
+from tests.waiting import InChild, until
 
 ENTRY = struct.Struct(">hqqqq")
 
@@ -139,6 +140,7 @@ def compare(log: Log, model: Model, path: Path) -> None:
     assert fetched_values(log, start) == wanted
     arrow = [value for piece in log.to_arrow(isolation="read_committed") for value in piece["value"].to_pylist()]
     assert arrow == wanted
+    assert [record.value for record in log.follow(timeout=0, isolation="read_committed")] == wanted
     with Log.open(path, read_only=True) as reader:
         assert reader.last_stable_offset == stable
         assert list(reader.values(isolation="read_committed")) == wanted
@@ -282,6 +284,47 @@ def test_the_index_is_written_anew_where_a_loss_of_power_has_left_an_older_one(t
         log = Log.open(path)
         assert name.read_bytes() == sound
         log.close()
+
+
+def test_a_reader_finds_the_index_of_a_segment_that_it_has_not_listed_yet(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "t-0") as log:
+        log.append(b"a")
+        log.roll()
+        log.append_batches(sent(1, 0, b"aborted"), transactional=True)
+        with Log.open(tmp_path / "t-0", read_only=True) as reader:
+            log.roll()
+            log.append_transaction_marker(1, 0, committed=False, coordinator_epoch=0)
+            assert list(reader.values(isolation="read_committed")) == [b"a"]
+
+
+def test_recovery_shows_no_transaction_as_decided_that_it_has_not_met_yet(tmp_path: Path) -> None:
+    """It reads the batches in their order, with transactions that are decided before the one that is open."""
+    path = tmp_path / "t-0"
+    log = Log.open(path)
+    for pair in range(100):
+        for producer in (2 * pair, 2 * pair + 1):
+            log.append_batches(sent(producer, 0, b"a"), transactional=True)
+        for producer in (2 * pair + 1, 2 * pair):
+            log.append_transaction_marker(producer, 0, committed=True, coordinator_epoch=0)
+    log.append_batches(sent(1000, 0, b"open"), transactional=True)
+    log.append(b"behind it")
+
+    def watch() -> set[int]:
+        ends: set[int] = set()
+        with Log.open(path, read_only=True) as reader:
+            (tmp_path / "watched").touch()
+            while (tmp_path / "watched").exists():
+                ends.update(reader.last_stable_offset for _ in range(100))
+        return ends
+
+    watching = InChild(watch)
+    until((tmp_path / "watched").exists)  # before that it may hold the lock of the log that it was forked with
+    for _ in range(50):
+        writable.abandon(log)
+        log = Log.open(path)
+    (tmp_path / "watched").unlink()
+    log.close()
+    assert watching.result() == {400}
 
 
 def test_a_damaged_index_is_reported(tmp_path: Path) -> None:

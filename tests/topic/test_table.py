@@ -199,6 +199,19 @@ def test_transactions_count_once_they_are_committed(topic: Topic) -> None:
         assert table[b"k"] == (b"in it" if committed else b"before")
 
 
+def test_a_decision_wakes_who_waits_for_a_record(topic: Topic, path: Path) -> None:
+    """At whatever point of it the reader looks; no record comes behind it."""
+    log = topic.log(0)
+    batch = build([b"in it"], [b"k"], producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
+    log.append_batches(batch, transactional=True)
+    with Topic.open(path, read_only=True) as reader:
+        table = reader.table()
+        waiting = InThread(lambda: (table.wait_for((0, 0)), table[b"k"]))
+        until_waiting(Path(f"{path}-0"), 0)
+        log.append_transaction_marker(7, 3, committed=True, coordinator_epoch=1)
+        assert waiting.result() == (True, b"in it")
+
+
 def test_wait_for_a_record_of_another_process(path: Path) -> None:
     def write() -> None:
         with Topic.open(path) as topic:

@@ -11,6 +11,7 @@ import pytest
 
 from kreplog import LogConfig, Topic, errors
 from kreplog.topic import arrow_merge
+from tests.reference import sent
 
 NOW = 1_700_000_000_000
 
@@ -46,6 +47,16 @@ def test_it_is_what_read_returns(path: Path, order: str, max_bytes: int, monkeyp
         assert batches[0].schema.names == ["partition", "offset", "timestamp", "key", "value", "headers"]
         assert batches[0].schema.field("partition").type == pa.int32()
         assert [record[:5] for record in topic.read(1, 50, 60)] == rows_of(topic.to_arrow(1, 50, 60, order=order))
+
+
+@pytest.mark.parametrize("order", ["partition", "time"])
+def test_read_committed(path: Path, order: str) -> None:
+    with Topic.open(path) as topic:
+        before = rows_of(topic.to_arrow(order=order))
+        topic.log(3).append_batches(sent(7, 0, b"in it"), transactional=True)
+        assert rows_of(topic.to_arrow(order=order, isolation="read_committed")) == before
+        topic.log(3).append_transaction_marker(7, 0, committed=True, coordinator_epoch=0)
+        assert len(rows_of(topic.to_arrow(order=order, isolation="read_committed"))) == len(before) + 1
 
 
 def test_a_merge_of_small_pieces(path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from kreplog import Topic, errors
 from kreplog.topic.partition_follows import TURN
+from tests.reference import sent
 from tests.waiting import InChild, InThread, until, until_waiting, wake_at
 
 
@@ -94,6 +95,31 @@ def test_bad_arguments(topic: Topic) -> None:
     topic.close()
     with pytest.raises(errors.LogClosedError):
         topic.follow()
+
+
+def test_read_committed(topic: Topic, path: Path) -> None:
+    """An open transaction holds back the partitions that it is in, and its decision wakes the reader."""
+    for number in (0, 1):
+        topic.log(number).append_batches(sent(7, 0, b"in it"), transactional=True)
+    for number in (0, 1, 2):
+        topic.append(b"behind it", partition=number)
+    with Topic.open(path, read_only=True) as reader:
+        follow = reader.follow(isolation="read_committed")
+        lists = reader.follow_batches(timeout=0, isolation="read_committed")
+        assert next(follow)[:2] == (2, 0)
+        assert [[record.partition for record in records] for records in lists] == [[2]]
+        for order in ("partition", "time"):
+            assert [record[:2] for record in topic.read(order=order, isolation="read_committed")] == [(2, 0)]
+        for number, committed in ((0, True), (1, False)):
+            waiting = InThread(lambda: next(follow))
+            until_waiting(partition_path(path, number), 0)
+            topic.log(number).append_transaction_marker(7, 0, committed=committed, coordinator_epoch=0)
+            assert waiting.result()[:2] == (number, 0 if committed else 1)
+            if committed:
+                assert next(follow)[:2] == (number, 1)
+        assert [len(records) for records in lists] == [2, 1]
+    with pytest.raises(errors.UsageError, match="read_committed"):
+        topic.follow(isolation="committed")
 
 
 def test_records_that_do_not_decode(path: Path) -> None:
