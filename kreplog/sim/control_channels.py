@@ -50,20 +50,16 @@ class VirtualControlSender:
 
     def _send_next(self, channel: ControlChannel) -> None:
         self._sending.discard(channel)
-        if not self._channels.is_open(channel) or not self._may_send():
-            return
-        request = channel.next_request(self._scheduler.now_ms)
+        request = self._channels.next_request(channel, self._scheduler.now_ms) if self._may_send() else None
         if request is None:
             return
         self._sending.add(channel)
         self._on_send(channel, request)
 
         def replied(response: ControlResponse | None) -> None:
-            if not self._channels.is_open(channel):
-                return
-            event = channel.replied(response, self._scheduler.now_ms)
+            event = self._channels.replied(channel, response, self._scheduler.now_ms)
             if event is None:
-                wait_ms = channel.retry_ms - self._scheduler.now_ms
+                wait_ms = max(0, channel.retry_ms - self._scheduler.now_ms)
                 self._scheduler.after(wait_ms * MS, self._send_next, channel)
                 return
             self._put_back(event)

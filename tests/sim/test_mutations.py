@@ -50,6 +50,7 @@ FOUND = {
     "election-keeps-leader-epoch": 0,
     "elr-forgotten": 2,
     "end-of-registration-not-delivered": 2,
+    "ended-channel-goes-on": 1,
     "ended-registration-counts": 3,
     "ended-registration-keeps-its-channel": 1,
     "epoch-not-bumped": 36,

@@ -80,8 +80,17 @@ class ControlChannels:
         return channel
 
     def is_open(self, channel: ControlChannel) -> bool:
-        """Whether its registration has not ended, so that its requests are to be sent and its responses count."""
+        """Whether its registration has not ended."""
         return self._channels.get(channel.broker) is channel
+
+    def next_request(self, channel: ControlChannel, now_ms: int) -> ControlRequest | None:
+        """As ControlChannel.next_request; None once the channel has ended: what it had queued is not sent (F30)."""
+        return channel.next_request(now_ms) if self.is_open(channel) else None
+
+    def replied(self, channel: ControlChannel, response: ControlResponse | None, now_ms: int) -> ControlReplied | None:
+        """As ControlChannel.replied; None once the channel has ended: a response of an ended registration says nothing
+        of the present one, and its request is not sent again (F30)."""
+        return channel.replied(response, now_ms) if self.is_open(channel) else None
 
     @property
     def open(self) -> tuple[ControlChannel, ...]:

@@ -122,8 +122,12 @@ class ControlSender:
             raise PeerProtocolError("a response to another request")
         return response
 
-    def deliver(self, channel: ControlChannel, event: ControlReplied) -> None:
-        if self._channels.is_open(channel):
+    def next_request(self, channel: ControlChannel, now_ms: int) -> ControlRequest | None:
+        return self._channels.next_request(channel, now_ms)
+
+    def replied(self, channel: ControlChannel, response: ControlResponse | None, now_ms: int) -> None:
+        event = self._channels.replied(channel, response, now_ms)
+        if event is not None:
             self._put(event)
 
 
@@ -155,11 +159,9 @@ class _Connection:
             return int(loop.time() * 1000)
 
         while True:
-            request = channel.next_request(now_ms())
+            request = self._owner.next_request(channel, now_ms())
             if request is not None:
-                event = channel.replied(await self._owner.exchange(self, request), now_ms())
-                if event is not None:
-                    self._owner.deliver(channel, event)
+                self._owner.replied(channel, await self._owner.exchange(self, request), now_ms())
             elif channel.idle:
                 self._queued.clear()
                 self.idle.set()

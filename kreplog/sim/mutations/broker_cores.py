@@ -9,7 +9,7 @@ from typing import Any
 
 from kreplog.core.broker import control_channel, log_directory_state, request_parts
 from kreplog.core.broker.broker import BrokerCores
-from kreplog.core.broker.control_channel import ControlChannel
+from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.log_directory_state import LogDirectoryState
@@ -133,6 +133,12 @@ def _ended_registration_keeps_its_channel() -> list[Patch]:
     """A controller sends queued requests to a broker after its registration has ended (F30)."""
     right = BrokerCores._controller_stepped
     return [(BrokerCores, "_controller_stepped", lambda self: () if self.controller.active else right(self))]
+
+
+@MUTATIONS.add("ended-channel-goes-on")
+def _ended_channel_goes_on() -> list[Patch]:
+    """A control channel sends its queue, and its responses count, after the registration has ended (F30)."""
+    return [(ControlChannels, "is_open", lambda self, channel: True)]
 
 
 @MUTATIONS.add("control-requests-reordered")

@@ -123,3 +123,16 @@ def test_a_channel_ends_with_its_registration() -> None:
     assert channels.retain({BROKER: EPOCH + 1, BROKER + 1: EPOCH + 1}) == [BROKER + 1]
     assert channels.open == (new,) and not channels.is_open(other) and not channels.idle
     assert channels.retain({}) == [BROKER] and channels.idle
+
+
+def test_an_ended_channel_sends_nothing_more_and_its_responses_do_not_count() -> None:
+    channels = ControlChannels()
+    old = channels.put(SendControl(BROKER, EPOCH, leaders(1, 1)))
+    assert channels.next_request(old, NOW_MS) == leaders(1, 1)
+    assert channels.replied(old, DONE, NOW_MS) == ControlReplied(BROKER, EPOCH, leaders(1, 1), DONE)
+    channels.put(SendControl(BROKER, EPOCH, leaders(2, 1)))
+    assert channels.next_request(old, NOW_MS) == leaders(2, 1)
+    new = channels.put(SendControl(BROKER, EPOCH + 1, leaders(3, 1)))
+    assert channels.next_request(old, NOW_MS) is None
+    assert channels.replied(old, DONE, NOW_MS) is None
+    assert channels.next_request(new, NOW_MS) == leaders(3, 1)
