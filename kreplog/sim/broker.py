@@ -422,6 +422,8 @@ class BrokerProcess:
         if isinstance(effect, effects.DeleteLog):
             self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
         try:
+            if isinstance(effect, effects.OpenLog | effects.RestoreStray):
+                self._directory.check_online(effect.partition, f"of broker {self.id}")
             answer = LOG_EFFECTS[type(effect)](self.disk, effect)
             if isinstance(effect, effects.OpenLog):
                 self._note_opened(effect.partition)

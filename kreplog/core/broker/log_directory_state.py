@@ -6,11 +6,14 @@ nothing in the directory is written or opened again before the broker restarts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from kreplog.core.events import LogFailed
-from kreplog.errors import KreplogError, is_exhaustion
+from kreplog.errors import KreplogError, LogFailedError, StorageError, is_exhaustion
 from kreplog.types import TopicPartition
+
+_Directory = TypeVar("_Directory", bound="LogDirectoryState")
 
 
 class LogDirectoryState:
@@ -29,3 +32,36 @@ class LogDirectoryState:
             return None
         self.failed = True
         return [LogFailed(partition) for partition in replicas]
+
+    def check_online(self, partition: TopicPartition, path: object) -> None:
+        """To be called before a replica in this directory is opened. path: of the directory, for the error.
+
+        Raises LogFailedError once it has failed.
+        """
+        if self.failed:
+            raise LogFailedError(
+                f"{partition}: the log directory {path} has failed; its replicas stay offline until a restart",
+                partition=str(partition),
+            )
+
+
+def directory_for_new_replica(
+    partition: TopicPartition,
+    directories: Iterable[_Directory],
+    replicas_in: Callable[[_Directory], int],
+    complete: bool = True,
+) -> _Directory:
+    """The online directory with the fewest replicas, the first of several. replicas_in: the number in a directory.
+    complete: all of the broker's directories are among them.
+
+    Raises StorageError if none is online, or if one is missing: the replica may be in that one, and must not be created
+    empty elsewhere.
+    """
+    if not complete:
+        raise StorageError(
+            f"{partition} is in none of the log directories that could be opened; it may be in one that could not"
+        )
+    online = [directory for directory in directories if not directory.failed]
+    if not online:
+        raise StorageError(f"{partition}: every log directory has failed")
+    return min(online, key=replicas_in)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kreplog.config import LogConfig
+from kreplog.core.broker.log_directory_state import directory_for_new_replica
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import (
-    LogFailedError,
     ReplicaRefusedError,
     ResourceExhaustedError,
     StorageError,
@@ -156,8 +156,7 @@ class HostedReplicas:
         if replica is None:
             return None
         check(replica.topic_id == topic_id, f"{partition} is of topic id {replica.topic_id}, not set aside")
-        if replica.directory.failed:
-            raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
+        replica.directory.check_online(partition, replica.directory.path)
         if replica.log.failed and is_exhaustion(replica.log.cause):
             self._reopen(partition, replica)
         return replica
@@ -165,6 +164,7 @@ class HostedReplicas:
     def _retry_open(self, partition: TopicPartition) -> None:
         """Open a replica again that failed to open for want of descriptors or memory. Any other error is final."""
         directory, topic_id, error = self._failed[partition]
+        directory.check_online(partition, directory.path)
         if not isinstance(error, ReplicaRefusedError) and not is_exhaustion(error):
             raise error
         self._check_capacity(partition)
@@ -187,15 +187,8 @@ class HostedReplicas:
 
     def create(self, partition: TopicPartition, topic_id: str) -> Replica:
         """Create an empty replica in the online directory with the fewest. Raises StorageError."""
-        if not self.complete:
-            raise StorageError(
-                f"{partition} is in none of the log directories that could be opened; it may be in one that could not"
-            )
-        online = [directory for directory in self.directories if not directory.failed]
-        if not online:
-            raise StorageError(f"{partition}: every log directory has failed")
+        directory = directory_for_new_replica(partition, self.directories, self._counts.__getitem__, self.complete)
         self._check_capacity(partition)
-        directory = min(online, key=self._counts.__getitem__)
         self._rename_without_id(partition)
         try:
             folder = directory.make(partition, topic_id)
@@ -252,6 +245,7 @@ class HostedReplicas:
         if not found:
             return False
         directory, stray = found[-1]
+        directory.check_online(partition, directory.path)
         if stray.path in self.busy_strays:
             raise StorageError(f"{partition}: {stray.path} is still being synced; a restart of the broker restores it")
         self._check_capacity(partition)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 
-from kreplog.core.broker.log_directory_state import LogDirectoryState
+import pytest
+
+from kreplog.core.broker.log_directory_state import LogDirectoryState, directory_for_new_replica
 from kreplog.core.events import LogFailed
-from kreplog.errors import LogFailedError, ResourceExhaustedError
+from kreplog.errors import LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.types import TopicPartition
 
 REPLICAS = [TopicPartition("t", 0), TopicPartition("u", 3)]
@@ -49,3 +51,26 @@ def test_replicas_are_walked_at_the_first_failure_alone() -> None:
     assert directory.fail(failure(ResourceExhaustedError("no descriptors")), map(walk, REPLICAS)) is None
     directory.fail(failure(OSError(errno.EIO, "Input/output error")), REPLICAS)
     assert directory.fail(failure(OSError(errno.EIO, "Input/output error")), map(walk, REPLICAS)) is None
+
+
+def test_nothing_is_opened_in_a_failed_directory() -> None:
+    directory = LogDirectoryState()
+    directory.check_online(REPLICAS[0], "/data")
+    directory.fail(failure(OSError(errno.EIO, "Input/output error")), [])
+    with pytest.raises(LogFailedError, match=r"u-3: the log directory /data has failed"):
+        directory.check_online(REPLICAS[1], "/data")
+
+
+def test_a_new_replica_goes_to_the_online_directory_with_the_fewest() -> None:
+    failed, full, few, as_few = directories = [LogDirectoryState() for _ in range(4)]
+    replicas_in = {failed: 0, full: 9, few: 2, as_few: 2}.__getitem__
+    failed.fail(failure(OSError(errno.EIO, "Input/output error")), [])
+    assert directory_for_new_replica(REPLICAS[0], directories, replicas_in) is few
+    assert directory_for_new_replica(REPLICAS[0], [full, failed], replicas_in) is full
+    with pytest.raises(StorageError, match="t-0: every log directory has failed"):
+        directory_for_new_replica(REPLICAS[0], [failed], replicas_in)
+
+
+def test_no_replica_is_created_that_may_be_in_a_directory_that_is_missing() -> None:
+    with pytest.raises(StorageError, match="t-0 is in none of the log directories"):
+        directory_for_new_replica(REPLICAS[0], [LogDirectoryState()], lambda _: 0, complete=False)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kreplog.core import effects
-from kreplog.errors import StorageError
+from kreplog.errors import LogFailedError, StorageError
 from kreplog.server.storage.log_manager import LogManager
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
@@ -54,6 +54,18 @@ def test_the_newest_stray_of_a_topic_id_is_taken_back(life: Life, batch: bytes) 
     logs = life.open()
     assert restore(logs)
     assert opened(logs).state.leo == 6
+    life.crash()
+
+
+def test_no_stray_is_taken_back_in_a_failed_directory(life: Life) -> None:
+    logs = life.open()
+    opened(logs)
+    logs.execute(effects.SetAsideStray(TP))
+    (directory,) = logs.hosted.directories
+    directory.fail(LogFailedError("topic-1: fsync failed"), [])
+    with pytest.raises(LogFailedError, match="data has failed"):
+        restore(logs)
+    assert logs.hosted.strays.keys() == [(ID, 0)]
     life.crash()
 
 
