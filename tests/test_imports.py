@@ -410,7 +410,7 @@ def test_a_wrong_arrow_is_found(file: str, text: str) -> None:
             "kreplog/log.py",
             "from kreplog._native import batch\nfrom kreplog.errors import UsageError\nfrom .types import Damage",
         ),
-        ("kreplog/sim/disk.py", "from kreplog.coord.memory import Store"),
+        ("kreplog/sim/machines/disk.py", "from kreplog.coord.memory import Store"),
         ("spark/pyspark_kreplog/read.py", "import kreplog\nfrom kreplog.errors import UsageError\nfrom . import plan"),
     ],
 )

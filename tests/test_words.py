@@ -31,7 +31,7 @@ WHOLE = frozenset({"one", "ones", "who", "whom", "what", "some", "kept", "there"
 """No identifier is one of these: a variable is named by what it holds, such as replica, broker_id or frame."""
 
 PROSE = re.compile(
-    r"\b(told|tells?|telling|ask(?:s|ed|ing)?|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?)\b",
+    r"\b(told|tells?|telling|ask(?:s|ed|ing)?|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?|anew)\b",
     re.IGNORECASE,
 )
 """In docstrings, comments and messages, in the Markdown of the docs and in scenarios: the field has words for these."""

@@ -58,7 +58,7 @@ cdef enum:
 
 
 def sleep_any(list waits not None):
-    """Sleep until a writer wakes one of the waits, each of which has just looked in vain; for 20 ms at most."""
+    """Sleep until a writer wakes one of the waits, each of which has just found nothing; for 20 ms at most."""
     cdef uint8_t* pages[KREPLOG_MOST_WORDS]
     cdef uint32_t seen[KREPLOG_MOST_WORDS]
     cdef HighWatermarkWait wait

@@ -12,7 +12,7 @@ to files or the high watermark.
     headers         list<element: struct<key: string, value: binary>>  where the record has none
 
 The buffers are `arrow_memory`'s, handing them over `arrow_export`'s. The builder keeps a reference to the last few
-columns that it lent out, and fills them anew once it is the only holder.
+columns that it lent out, and refills them once it is the only holder.
 The state while building is the row count alone: bytes behind it are scratch, so a batch that turns out to be corrupt
 leaves no trace.
 """

@@ -124,7 +124,7 @@ cdef class OffsetCheckpoint:
             try:
                 offsets = self.read()
             except CorruptCheckpointError as error:
-                _logger.warning("%s; starting it anew with %s alone", error, ", ".join(map(str, list(changes)[:10])))
+                _logger.warning("%s; starting it again with %s alone", error, ", ".join(map(str, list(changes)[:10])))
                 offsets = {}
             else:
                 if _agree(offsets, changes):

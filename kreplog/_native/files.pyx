@@ -243,7 +243,7 @@ cdef class FileHandle:
 
 
 cdef FileHandle open_file(str path, int flags):
-    """Open a file; one that is made, or written anew, is for its user alone, or for the group that its directory is
+    """Open a file; one that is made, or rewritten, is for its user alone, or for the group that its directory is
     open to as well, whatever the umask.
 
     Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else.
@@ -268,7 +268,7 @@ cdef FileHandle open_file(str path, int flags):
 
 
 cdef int try_open(const char* name, int flags, int* fd, bint* made) noexcept:
-    """0 or an errno. made: whether the file was made, or written anew."""
+    """0 or an errno. made: whether the file was made, or rewritten."""
     with nogil:
         made[0] = False
         if flags & O_CREAT:
@@ -383,7 +383,7 @@ cdef class Mapping:
         self.populated_to = stop
 
     cdef void leave(self, const uint8_t* data, Py_ssize_t length) noexcept nogil:
-        """Whoever had these bytes is done with them: their pages are this process's memory no more."""
+        """Return the pages of bytes that are no longer read to the kernel: they count as this process's memory."""
         kreplog_leave(data, data + length, self.data, self.data + self.size)
         self.populated_from = self.populated_to = 0
 

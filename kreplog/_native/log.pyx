@@ -579,7 +579,7 @@ cdef class SegmentedLog(WritableLog):
 
     cdef int load_producers(self, bint recovered=False) except -1:
         """The producer state at the log end offset: the newest sound snapshot, then the batches after it. With it come
-        the transactions that have ended since: the entries of their index are written anew.
+        the transactions that have ended since: the entries of their index are rewritten.
 
         recovered: the process that wrote last may have been killed, or the power lost. Then no snapshot counts beyond
         the recovery point, since the entries of the index may be lost that were written before it.

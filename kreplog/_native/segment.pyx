@@ -398,7 +398,7 @@ cdef class Segment:
         return None
 
     cdef int rebuild_indexes(self, str reason) except -1:
-        """Make both indexes anew from the log; a writer puts them in their files' place.
+        """Rebuild both indexes from the log; a writer puts them in their files' place.
 
         reason: what was wrong, for the warning; None when the log itself has changed.
         """

@@ -139,7 +139,7 @@ cdef class LogView:
     # Finding
 
     cdef int refresh(self) except -1:
-        """A reader's view of the writer's position, read anew."""
+        """A reader's view of the writer's position, read again."""
         cdef Position position
         self.check_open()
         if self.read_only:
@@ -296,7 +296,7 @@ cdef class LogView:
         return -1
 
     cdef Segment segment_for(self, int64_t offset):
-        """The segment to look for `offset` in; a reader lists the directory anew when the log may have rolled.
+        """The segment to look for `offset` in; a reader lists the directory again when the log may have rolled.
 
         Returns None when no segment begins at or before it.
         """

@@ -1,7 +1,7 @@
 /* Waiting on a mapped page until another process publishes: a futex that all processes which map the file share.
 
    Bytes 576..580 of the page are the wake word, 584..592 the high watermark at which the earliest of the waiting readers
-   wants to be woken, 0 for none. The writer resets the second to 0 when it wakes: each waiting reader registers anew,
+   wants to be woken, 0 for none. The writer resets the second to 0 when it wakes: each waiting reader registers again,
    so that one which was killed costs the writer one wake-up and no more.
 
    Bytes 592..600 are the monotonic time in ns at which a waiting reader last began to look whether the writer lives. It

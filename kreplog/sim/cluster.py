@@ -21,18 +21,19 @@ from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode
-from kreplog.sim import final_checks, group_client, transaction_client, workload
-from kreplog.sim.administrator import Administrator
-from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
-from kreplog.sim.checkers import Checkers
-from kreplog.sim.disk import Disks, Loss
+from kreplog.sim.brokers.administrator import Administrator
+from kreplog.sim.brokers.broker import BrokerProcess, Machine, MetadataRequest
+from kreplog.sim.checks import final_checks
+from kreplog.sim.checks.checkers import Checkers
+from kreplog.sim.clients import group_client, transaction_client, workload
 from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
 from kreplog.sim.injector import Injector
-from kreplog.sim.network import Network
-from kreplog.sim.partition_model import PartitionModel
-from kreplog.sim.scheduler import MS, Scheduler
-from kreplog.sim.store import StoreServer
+from kreplog.sim.machines.disk import Disks, Loss
+from kreplog.sim.machines.network import Network
+from kreplog.sim.machines.partition_model import PartitionModel
+from kreplog.sim.machines.scheduler import MS, Scheduler
+from kreplog.sim.machines.store import StoreServer
 from kreplog.sim.topic_creation import WANTED, AutomaticCreationChecker, topic_user
 from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition

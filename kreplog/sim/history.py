@@ -277,7 +277,7 @@ class History:
 
 
 class Violation(NamedTuple):
-    """A violated guarantee. kind: as in the table of kreplog.sim.checkers. offset: -1 for none."""
+    """A violated guarantee. kind: as in the table of kreplog.sim.checks.checkers. offset: -1 for none."""
 
     kind: str
     text: str

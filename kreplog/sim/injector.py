@@ -18,12 +18,12 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.role import Role
 from kreplog.sim.faults import OWN_TOPICS, Action
-from kreplog.sim.scheduler import MS
-from kreplog.sim.store import STORE
+from kreplog.sim.machines.scheduler import MS
+from kreplog.sim.machines.store import STORE
 from kreplog.types import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
-    from kreplog.sim.broker import BrokerProcess, Machine
+    from kreplog.sim.brokers.broker import BrokerProcess, Machine
     from kreplog.sim.cluster import Cluster
 
 

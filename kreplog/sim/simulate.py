@@ -17,9 +17,9 @@ from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations
 from kreplog.sim.cluster import Cluster
-from kreplog.sim.disk import Disks
 from kreplog.sim.history import Violation
-from kreplog.sim.scheduler import MS
+from kreplog.sim.machines.disk import Disks
+from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.trace import Line
 
 REST_LIMIT_MS = 40_000 + SEQUENCE_GAP_GRACE_MS

@@ -21,11 +21,11 @@ from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
-from kreplog.sim.workload import Call, Client, Settings, Sleep, Switch
+from kreplog.sim.clients.workload import Call, Client, Settings, Sleep, Switch
 from kreplog.types import NO_LEADER
 
 if TYPE_CHECKING:
-    from kreplog.sim.broker import BrokerProcess
+    from kreplog.sim.brokers.broker import BrokerProcess
 
 WANTED = ("wanted-1", "wanted-2")
 """Topics that clients let be created."""

@@ -15,7 +15,7 @@ from typing import Any
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.sim import history as h
-from kreplog.sim.scheduler import Scheduler
+from kreplog.sim.machines.scheduler import Scheduler
 from kreplog.types import (
     NO_LEADER,
     AppendInfo,

@@ -46,8 +46,8 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
-from kreplog.sim.model_log import ModelLog
-from kreplog.sim.records import ModelCodec, ModelRecords
+from kreplog.sim.machines.model_log import ModelLog
+from kreplog.sim.machines.records import ModelCodec, ModelRecords
 from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("topic", 0)

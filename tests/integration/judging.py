@@ -17,10 +17,10 @@ from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError
 from kreplog.log import Log
 from kreplog.server.storage.directories import known_topic_id
-from kreplog.sim import final_checks
-from kreplog.sim.checkers import Checkers
+from kreplog.sim.checks import final_checks
+from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown
-from kreplog.sim.records import NativeCodec, StoredRecord, batches
+from kreplog.sim.machines.records import NativeCodec, StoredRecord, batches
 from kreplog.types import TopicPartition
 from tests.integration.clusters import eventually
 from tests.integration.view import View, by_controller
@@ -88,7 +88,7 @@ class ReadDisk:
 
 
 class ReadDisks:
-    """The log directories of all brokers, read-only, with the interface of kreplog.sim.disk.Disks."""
+    """The log directories of all brokers, read-only, with the interface of kreplog.sim.machines.disk.Disks."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.codec = _ByValue()

@@ -16,15 +16,15 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
-from kreplog.sim import final_checks
-from kreplog.sim.checkers import Checkers
-from kreplog.sim.disk import Disks
+from kreplog.sim.checks import final_checks
+from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.history import (
     History,
     Ok,
     Read,
     Watermark,
 )
+from kreplog.sim.machines.disk import Disks
 from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("t", 0)

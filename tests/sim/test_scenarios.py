@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kreplog.core.replication.partition import Partition
-from kreplog.sim import scenario
+from kreplog.sim.scenarios import scenario
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))

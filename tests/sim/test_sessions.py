@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kreplog.sim.broker import BrokerProcess
-from kreplog.sim.disk import Disks
-from kreplog.sim.scenario_cluster import ScenarioCluster
-from kreplog.sim.scenario_commands import Commands
+from kreplog.sim.brokers.broker import BrokerProcess
+from kreplog.sim.machines.disk import Disks
+from kreplog.sim.scenarios.scenario_cluster import ScenarioCluster
+from kreplog.sim.scenarios.scenario_commands import Commands
 
 
 def test_a_stopping_broker_that_loses_its_session_requests_another_and_does_not_register() -> None:

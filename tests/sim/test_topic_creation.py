@@ -9,9 +9,9 @@ import pytest
 from kreplog.core.controller.automatic_creation import RETRY_MS
 from kreplog.errors import ErrorCode
 from kreplog.sim import simulate
+from kreplog.sim.clients.workload import Call, Settings, Sleep, Switch
 from kreplog.sim.simulate import Options
 from kreplog.sim.topic_creation import NOT_WANTED, WANTED, AutomaticCreationChecker, TopicMetadataRequest, topic_user
-from kreplog.sim.workload import Call, Settings, Sleep, Switch
 
 WANTED_TOPIC, OTHER = WANTED
 SEED = 19

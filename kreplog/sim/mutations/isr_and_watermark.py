@@ -14,7 +14,7 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
-from kreplog.sim.model_log import ModelLog
+from kreplog.sim.machines.model_log import ModelLog
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import LeaderAndIsr
 

@@ -19,7 +19,7 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.replica_fetcher import FetchOutcome
 from kreplog.errors import ErrorCode
-from kreplog.sim.model_log import ModelLog
+from kreplog.sim.machines.model_log import ModelLog
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import EpochEndOffset, LeaderAndIsr, TopicPartition
 

@@ -24,7 +24,7 @@ from kreplog.core.transactions.transaction_coordinator import TransactionCoordin
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode
-from kreplog.sim import add_partitions_requests
+from kreplog.sim.brokers import add_partitions_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import TopicPartition
 

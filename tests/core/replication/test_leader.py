@@ -37,7 +37,7 @@ from kreplog.core.messages import (
 from kreplog.core.replication.role import Role
 from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
-from kreplog.sim.records import ModelRecords
+from kreplog.sim.machines.records import ModelRecords
 from kreplog.types import (
     NO_EPOCH,
     BrokerRegistration,

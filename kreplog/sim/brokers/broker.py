@@ -1,0 +1,630 @@
+"""The shell of one broker process in virtual time: its cores, and the handlers of their effects.
+
+A `BrokerProcess` lasts from its start to its crash or clean shutdown; its `Machine` outlives it, with the disk and the
+facts for the next start. A crash can happen between any two effects: the steps under way are dropped, and everything
+that the disk has not written is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kreplog.config import ReplicationConfig
+from kreplog.core import dynamic_configs, effects, events
+from kreplog.core import messages as m
+from kreplog.core.broker.add_partitions import outcome_of
+from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.control_channel import ControlChannel
+from kreplog.core.broker.file_syncs import FileSync, FileSyncs
+from kreplog.core.broker.log_directory_state import LogDirectoryState
+from kreplog.core.broker.request_parts import PartResponses, split_control
+from kreplog.core.broker.shutdown import ControlledShutdown
+from kreplog.core.controller.controller import Controller
+from kreplog.core.failures import FailureDetector
+from kreplog.core.groups.coordinator import GroupCoordinator
+from kreplog.core.memory import NO_LIMIT, MemoryAccount
+from kreplog.core.registration import Registration
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
+from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
+from kreplog.sim.brokers.control_channels import VirtualControlSender
+from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
+from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
+from kreplog.sim.machines.disk import Disk, DiskLog
+from kreplog.sim.machines.fsyncs import VirtualFlusher
+from kreplog.sim.machines.log_effects import LOG_EFFECTS
+from kreplog.sim.machines.network import Fate, HeldConnection
+from kreplog.sim.machines.scheduler import MS
+from kreplog.sim.machines.store import VirtualStoreLink
+from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
+from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
+
+if TYPE_CHECKING:
+    from kreplog.sim.cluster import Cluster
+
+FEW_BYTES = 20_000
+"""Memory limit for fetch sessions and waiting fetches, in seeds with few sessions."""
+
+GROUP_BYTES = 12_000
+"""Memory limit for groups in the same seeds; half of it is for what lasts between requests."""
+
+FETCH_SLACK_MS = 700
+"""Time beyond max_wait after which the connection of a fetch is closed."""
+
+UNKNOWN_TOPIC_ERRORS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+CHECKPOINT_MS = 700
+SHUTDOWN_MAX_WAIT_MS = 4000
+SHUTDOWN_TIMEOUT_MS = 1000
+
+EXIT_DELAY_MS = 300
+"""Delay before a paused process tries again to exit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """A client's metadata request; the response is a copy of the broker's MetadataCache."""
+
+
+class Machine:
+    """The part of a broker that outlives its process. clock_us: how far its clock is ahead of virtual time.
+    lost_power: its power failed, and it may not have caught up since. new_disk: its replicas are not known. disks: how
+    many it has had."""
+
+    def __init__(self, broker_id: int, disk: Disk, rack: str | None) -> None:
+        self.id = broker_id
+        self.disk = disk
+        self.rack = rack
+        self.process: BrokerProcess | None = None
+        self.clock_us = 0
+        self.lost_power = False
+        self.new_disk = True
+        self.disks = 1
+
+    @property
+    def host(self) -> str:
+        return f"b{self.id}"
+
+
+class BrokerProcess:
+    """One process of a broker.
+
+    running: neither stopped nor paused. dynamic_configs: those that it goes by. fuse: effects until `on_fuse` is
+    called; None if not set.
+    """
+
+    def __init__(self, cluster: Cluster, machine: Machine, config: ReplicationConfig) -> None:
+        self.cluster = cluster
+        self.machine = machine
+        self.id = machine.id
+        self.host = machine.host
+        self.disk = machine.disk
+        self.alive = True
+        self.paused = False
+        self.running = True
+        self.stopping = False
+        self.fuse: int | None = None
+        self.on_fuse: Callable[[], None] = lambda: None
+        scheduler = cluster.scheduler
+        self._scheduler = scheduler
+        self._rate = 1000
+        self._base_us = scheduler.now_us
+        self._base_local_us = machine.clock_us + scheduler.now_us
+        self.link = VirtualStoreLink(
+            cluster.store,
+            cluster.network,
+            scheduler,
+            self.host,
+            cluster.plan.session_timeout_ms,
+            cluster.plan.fence_late_ms * MS,
+            self._connected,
+            self._session_lost,
+        )
+        few_sessions = config.max_incremental_fetch_session_cache_slots == 2
+        memory = MemoryAccount(FEW_BYTES) if few_sessions else None
+        group_bytes = 2 * GROUP_BYTES if cluster.plan.writers else GROUP_BYTES  # their group is one more
+        self.group_memory = MemoryAccount(group_bytes if few_sessions else NO_LIMIT)
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
+        self.controller = Controller(self.id, config, self._transition)
+        self._term_epoch = -1
+        broker = BrokerRegistration(
+            self.id,
+            -1,
+            f"host{self.id}",
+            9092,
+            machine.rack,
+            unclean=self.disk.unclean or machine.new_disk,
+            directories=(f"disk {machine.disks} of {self.id}",),
+        )
+        self.registration = Registration(broker)
+        self.cores = BrokerCores(
+            self.manager,
+            self.controller,
+            self.registration,
+            FailureDetector(self.id),
+            ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
+            GroupCoordinator(
+                cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
+            ),
+            TransactionCoordinator(
+                cluster.plan.transactions,
+                lambda: self.manager.metadata.partitions,
+                self.manager.metadata.leader_of,
+                last_epoch=cluster.plan.last_epoch,
+            ),
+        )
+        names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups", "transactions")
+        self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
+        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups, *_ = self.runners
+        self.transactions = self.runners[-1]
+        self._runner_of = {runner.core: runner for runner in self.runners}
+        self._held: dict[int, HeldConnection] = {}
+        self.sender = VirtualControlSender(
+            *(self.cores.channels, cluster.network, scheduler, self.host),
+            *(lambda: self.running, self._check_control_request, self.control.put),
+        )
+        self._coordinator_logs = {
+            runner: VirtualCoordinatorLogs(
+                *(scheduler, self.disk, cluster.disks.codec, lambda: self.alive, self.replicas.put, runner.put),
+                of_transactions=runner is self.transactions,
+            )
+            for runner in (self.groups, self.transactions)
+        }
+        self._add_partitions = VirtualAddPartitionsSender(
+            cluster.network, self.host, lambda: self.alive, self.replicas.put
+        )
+        self._automatic = VirtualAutomaticTopics(self)
+        self._directory = LogDirectoryState()
+        self._flusher = VirtualFlusher(
+            scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
+        )
+        self._has_init = False
+        self.dynamic_configs: dict[str, str] = {}
+        self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
+        self._created_by_init: list[DiskLog] = []
+        self._exited: Callable[[], None] = lambda: None
+        self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
+            **dict.fromkeys(LOG_EFFECTS, self._log),
+            effects.EndOfRecords: self._end_of_records,
+            effects.AdvanceHighWatermark: self._advance_high_watermark,
+            effects.Flush: lambda _, effect: self._flusher.flush(effect.partition),
+            effects.OffsetForTimestamp: self._offset_for_timestamp,
+            effects.AppendGroupRecords: lambda runner, effect: self._coordinator_logs[runner].append(effect),
+            effects.ReadGroupRecords: lambda runner, effect: self._coordinator_logs[runner].read(effect),
+            effects.SendMarkers: self._send_markers,
+            effects.SendAddPartitions: self._send_add_partitions,
+            effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
+            effects.Send: self._send,
+            effects.Reply: self._reply,
+            effects.ConfigureBroker: self._configure,
+            effects.LeaderAndIsrApplied: self._leader_and_isr_applied,
+            effects.SyncFiles: self._sync_files,
+            effects.ClearUncleanMark: self._clear_unclean_mark,
+            effects.Deliver: lambda _, effect: self._runner_of[effect.core].put(effect.event),
+            effects.SendShutdown: self._send_shutdown,
+            effects.Exit: self._exit,
+            effects.SendControl: lambda _, effect: self.sender.put(effect),
+            effects.DrainControlChannels: self._drain_control_channels,
+            effects.ConnectPeer: self._connect_peer,
+            effects.DisconnectPeer: self._disconnect_peer,
+            effects.SubmitMulti: self._submit_multi,
+            effects.SubmitRead: self._submit_read,
+            effects.Multi: self._multi,
+            effects.GetNodes: self._get_nodes,
+            effects.GetChildren: self._get_children,
+            effects.StateChange: self._state_change,
+            effects.UncleanElection: self._unclean_election,
+        }
+
+    def _unique_id(self) -> str:
+        """Of a member; drawn, so that no process repeats it."""
+        return f"{self._scheduler.random.getrandbits(64):016x}"
+
+    # Clock
+
+    @property
+    def now_ms(self) -> int:
+        """This broker's monotonic clock."""
+        return (self._base_local_us + (self._scheduler.now_us - self._base_us) * self._rate // 1000) // MS
+
+    def instant_of(self, local_ms: int) -> int:
+        """The virtual time (us) at which the broker's clock shows `local_ms`."""
+        ahead_us = local_ms * MS - self._base_local_us
+        return self._base_us + -(-ahead_us * 1000 // self._rate)
+
+    def set_clock(self, jump_ms: int, rate: int) -> None:
+        """Jump forward, and continue at `rate` thousandths of the true speed."""
+        now_us = self._scheduler.now_us
+        self._base_local_us += (now_us - self._base_us) * self._rate // 1000 + jump_ms * MS
+        self._base_us = now_us
+        self._rate = rate
+        if self.running:
+            for runner in self.runners:
+                runner.arm()
+
+    # Lifecycle
+
+    def start(self) -> None:
+        """Attach to the network and request a session of the store."""
+        self.cluster.network.attach(self.host, self._requested)
+        self.link.connect()
+        self._checkpoint_later()
+
+    def crash(self, notice_us: int | None) -> None:
+        """End the process now, in the middle of its steps. notice_us: as in VirtualStoreLink.kill."""
+        self._end()
+        self.link.kill(notice_us)
+
+    def pause(self) -> None:
+        """Stop as SIGSTOP does: messages queue up, the clock continues."""
+        self.paused = True
+        self.running = False
+        self.link.paused = True
+
+    def resume(self) -> None:
+        """Resume after a pause, with all queued events."""
+        if not self.paused or not self.alive:
+            return
+        self.paused = False
+        self.running = True
+        self.link.resume()
+        for runner in self.runners:
+            if self.running:
+                runner.run()
+        if self.running:
+            self.sender.resume()
+
+    def count_effect(self) -> None:
+        """Count an effect towards the fuse."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse <= 0:
+                self.fuse = None
+                self.on_fuse()
+
+    def shut_down(self, exited: Callable[[], None]) -> None:
+        """Controlled shutdown: move leaders, close the logs, exit; `exited` is called then, unless the process
+        crashes."""
+        self.stopping = True
+        self._exited = exited
+        self.apply_all(self.cores.stop())
+
+    def _send_shutdown(self, runner: CoreRunner, effect: effects.SendShutdown) -> None:
+        def replied(response: m.ControlledShutdownResponse | None) -> None:
+            if self.alive:
+                runner.put(events.ControlledShutdownReplied(effect.attempt, response))
+
+        timeout_us = SHUTDOWN_TIMEOUT_MS * MS
+        self.cluster.network.call(self.host, f"b{effect.controller}", "shutdown", effect.request, replied, timeout_us)
+
+    def _exit(self, runner: CoreRunner, effect: effects.Exit) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self._scheduler.after(EXIT_DELAY_MS * MS, self._exit, runner, effect)
+            return
+        self.cluster.checkers.exits(self.id, effect.all_moved)
+        self.disk.shutdown()
+        self._end()
+        self.link.close()
+        self._exited()
+
+    def _end(self) -> None:
+        self.alive = self.running = False
+        self.cores.channels.retain({})
+        self.cluster.network.detach(self.host)
+        self.machine.process = None
+
+    # Events
+
+    def _requested(self, reply_to: int, request: Any) -> None:
+        if isinstance(request, MetadataRequest):
+            self._reply_metadata(reply_to, lambda: self.cluster.metadata_of(self))
+        elif isinstance(request, TopicMetadataRequest):
+            self._reply_metadata(reply_to, partial(self._automatic.receive, request))
+        elif isinstance(request, tuple):
+            receive_add_partitions(request, self.transactions.put, partial(self.cluster.network.reply, reply_to))
+        else:
+            if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
+                request = replace(request, new_producer_id=next(self.cluster.producer_ids))
+            parts = [request]
+            if isinstance(request, m.ControlRequest):
+                parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
+            if len(parts) == 1:
+                self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
+            else:
+                self._put_parts(parts, PartResponses(len(parts), "partitions"), reply_to)
+
+    def _put_parts(
+        self, parts: Sequence[m.ControlRequest], responses: PartResponses, reply_to: int, at: int = 0
+    ) -> None:
+        """Pass the parts from number `at` on to their core, with other events in between."""
+
+        def replied(response: Any) -> None:
+            complete = responses.add(at, response)
+            if complete is not None:
+                self.cluster.network.reply(reply_to, complete)
+
+        if self.alive:
+            self.replicas.put(events.Received(LocalReply(replied), parts[at]))
+            if at + 1 < len(parts):
+                delay_us = int(2 * MS * self._scheduler.random.random())
+                self._scheduler.after(delay_us, self._put_parts, parts, responses, reply_to, at + 1)
+
+    def _reply_metadata(self, reply_to: int, response: Callable[[], Any]) -> None:
+        if self.paused:
+            self._scheduler.after(200 * MS, self._reply_metadata, reply_to, response)
+        elif self.alive:
+            self.cluster.network.reply(reply_to, response())
+
+    def _connected(self, session_id: int) -> None:
+        self.apply_all(self.cores.session_started(session_id))
+
+    def stepped(self, runner: CoreRunner) -> None:
+        """A step has ended."""
+        if runner is self.replicas:
+            self.cluster.checkers.stepped(self.id, self.manager)
+        elif runner is self.groups:
+            self.cluster.checkers.groups_stepped(self.id, self.cores.groups, self.group_memory)
+        elif runner is self.control:
+            self._term_epoch = self.controller.epoch
+        self.apply_all(self.cores.stepped(runner.core))
+        if runner is self.register and self.registration.registered is None:
+            self._check_deposed(self.control.idle and self.controller.active)
+
+    def _check_deposed(self, controls: bool) -> None:
+        """The registration has ended. controls: whether this broker is the active controller nevertheless."""
+        leads = self.manager if self.running and self.replicas.idle else None
+        self.cluster.checkers.deposed(self.id, leads, controls and self.running)
+
+    def _check_control_request(self, channel: ControlChannel, request: m.ControlRequest) -> None:
+        """A control request is about to be sent, between two steps of the controller or within one."""
+        controller = self.controller
+        to = controller.context.brokers.get(channel.broker)
+        is_live = controller.active and request.controller_epoch == controller.epoch and to is not None
+        if self.control.idle and not (is_live and to is not None and to.epoch == channel.broker_epoch):
+            self.cluster.checkers.sent_in_vain(self.id, channel.broker, request)
+
+    def apply_all(self, following: Sequence[effects.Effect]) -> None:
+        """Apply the effects that BrokerCores has decided."""
+        for effect in following:
+            self.apply(self.replicas, effect)
+
+    def _transition(self, changed: object, old: str, new: str) -> None:
+        """Pass transitions to the checkers, except for the first states that a newly elected controller sets."""
+        if self.controller.epoch == self._term_epoch or not old.startswith("NonExistent"):
+            self.cluster.checkers.transition(changed, old, new)
+
+    def _session_lost(self) -> None:
+        if not self.alive:
+            return
+        self.apply_all(self.cores.session_lost())
+        self._check_deposed(controls=False)
+        self.link.connect(int(300 * MS * self._scheduler.random.random()))
+
+    # Effects
+
+    def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
+        """Apply an effect; return its answer, AWAITED if that comes later, None for none. Raises KreplogError."""
+        handler = self._effects.get(type(effect))
+        return handler(runner, effect) if handler is not None else None
+
+    def _log(self, runner: CoreRunner, effect: Any) -> Any:
+        """A write happens at once, and on a slow disk its answer comes later: a crash in between leaves it on the
+        disk."""
+        answer: Any = None
+        error: KreplogError | None = None
+        if isinstance(effect, effects.DeleteLog):
+            self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
+        try:
+            if isinstance(effect, effects.OpenLog | effects.RestoreStray):
+                self._directory.check_online(effect.partition, f"of broker {self.id}")
+            answer = LOG_EFFECTS[type(effect)](self.disk, effect)
+            if isinstance(effect, effects.OpenLog):
+                self._note_opened(effect.partition)
+        except KreplogError as failed:
+            error = failed
+        slow_ms, delay_us = self.disk.slow_ms, 0
+        if slow_ms:
+            delay_us = int(slow_ms * MS * (0.5 + self._scheduler.random.random()))
+            self._scheduler.after(delay_us, self._resume, runner, answer, error)
+        if isinstance(error, LogFailedError) and self.disk.log(effect.partition) is not None:
+            self._scheduler.after(delay_us, self._fail_directory, error)
+        if slow_ms:
+            return AWAITED
+        if error is not None:
+            raise error
+        return answer
+
+    def _fail_directory(self, error: StorageError) -> None:
+        """After the step of the core in which a write failed, and when an fsync has."""
+        failures = self._directory.fail(error, self.disk.open_replicas()) if self.alive else None
+        if failures is not None:
+            for failure in failures:
+                self.replicas.put(failure)
+            if self.replicas.idle:
+                self.cluster.checkers.directory_failed(self.id, self.manager)
+
+    def _check_retried(self, error: StorageError) -> None:
+        """The kernel may have dropped what an fsync that failed has not written (F37)."""
+        if isinstance(error, LogFailedError):
+            self.cluster.checkers.violate("fsync retried", f"broker {self.id} tries again: {error}", None)
+
+    def _note_opened(self, partition: TopicPartition) -> None:
+        log = self.disk.log(partition)
+        if log is not None and not log.files_durable:  # else its fsync takes no time
+            self._file_syncs.opened(log)
+
+    def _end_of_records(self, _runner: CoreRunner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
+        return self.cluster.disks.codec.end_of(effect.records)
+
+    def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> int | None:
+        log = self.disk.log(effect.partition)
+        return None if log is None else log.advance_high_watermark(effect.offset)
+
+    def _offset_for_timestamp(self, _runner: CoreRunner, effect: effects.OffsetForTimestamp) -> None:
+        log = self.disk.log(effect.partition)
+        found = (-1, -1) if log is None else log.offset_for_timestamp(effect.timestamp)
+        self.replicas.put(events.OffsetFound(effect.tag, *found))
+
+    def _send(self, _runner: CoreRunner, effect: effects.Send) -> None:
+        def answered(response: m.FetchResponse | None) -> None:
+            self.replicas.put(events.FetchReplied(effect.leader, effect.correlation, response))
+
+        timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
+        self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
+
+    def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
+        self._coordinator_logs[runner].send_markers(effect, self.id, self.cluster.network)
+
+    def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
+        def answered(response: AddPartitionsToTxnResponse) -> None:
+            runner.put(outcome_of(effect, response))
+
+        if effect.coordinator == self.id:
+            self.transactions.put(events.Received(LocalReply(answered), effect.request))
+        else:
+            self._add_partitions.send(effect)
+
+    def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
+        if isinstance(effect.reply_to, LocalReply):
+            effect.reply_to.reply(effect.response)
+            return
+        assert isinstance(effect.reply_to, int)
+        if self.manager.metadata.controller_epoch < 0:
+            for partition in getattr(effect.response, "partitions", ()):
+                if getattr(partition, "error", None) in UNKNOWN_TOPIC_ERRORS:
+                    self.cluster.checkers.denied(self.id, partition.partition)
+        self.cluster.network.reply(effect.reply_to, effect.response)
+
+    def _configure(self, _runner: CoreRunner, effect: effects.ConfigureBroker) -> None:
+        self.dynamic_configs = dynamic_configs.effective(effect.configs)
+
+    def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
+        if effect.request.is_init:
+            self._has_init = True
+            self._created_by_init = self.disk.not_durable()
+        self.apply_all(self.cores.applied(effect))
+
+    def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
+        created = self._created_by_init
+
+        def synced() -> None:
+            self._created_by_init = created  # another INIT may have come since
+            self.apply_all(self.cores.files_synced(effect.applied))
+
+        sync = self._file_syncs.begin(synced)
+        if not sync.logs:
+            self._files_synced(sync)
+            return
+        slow_ms = self.disk.slow_ms + self.cluster.plan.file_sync_ms
+        delay_us = int((500 + 4000 * self._scheduler.random.random()) + slow_ms * MS)
+        self._scheduler.after(delay_us, self._files_synced, sync)
+
+    def _files_synced(self, sync: FileSync[DiskLog]) -> None:
+        if not self.alive:
+            return
+        for log in sync.logs:
+            log.sync_files()
+        for done in self._file_syncs.finished(sync):
+            done.then()
+
+    def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
+        not_durable = [log.topic_id for log in self._created_by_init if not log.files_durable]
+        unknown = (self.disk.unclean or self.machine.new_disk) and not self._has_init
+        self.cluster.checkers.unclean_mark_cleared(self.id, not_durable, unknown)
+        self.disk.unclean = self.machine.new_disk = False
+
+    def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
+        """Always waits for the maximum, as if a broker did not respond."""
+        self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
+        return AWAITED
+
+    def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
+        peer = effect.broker.id, effect.broker.epoch
+
+        def on_fate(fate: Fate) -> None:
+            if fate is Fate.CONNECTED:
+                runner.put(events.PeerConnected(*peer))
+            elif fate is Fate.RESET:
+                runner.put(events.PeerDisconnected(*peer))
+            else:
+                runner.put(events.PeerUnreachable(*peer, refused=fate is Fate.REFUSED))
+
+        self._hang_up(effect.broker.id)
+        self._held[effect.broker.id] = self.cluster.network.dial(self.host, f"b{effect.broker.id}", on_fate)
+
+    def _disconnect_peer(self, _runner: CoreRunner, effect: effects.DisconnectPeer) -> None:
+        self._hang_up(effect.broker)
+
+    def _hang_up(self, broker: int) -> None:
+        held = self._held.pop(broker, None)
+        if held is not None:
+            self.cluster.network.hang_up(held)
+
+    def connected_to(self, broker: int) -> bool:
+        """Whether the failure detector has a connection to that broker."""
+        held = self._held.get(broker)
+        return held is not None and held.open and held.accepted
+
+    def _submit_multi(self, runner: CoreRunner, effect: effects.SubmitMulti) -> None:
+        checkers, epoch = self.cluster.checkers, self.manager.broker_epoch
+        written = partial(checkers.written, self.id, epoch, effect.operations) if runner is self.replicas else None
+        self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag), written)
+
+    def _submit_read(self, runner: CoreRunner, effect: effects.SubmitRead) -> None:
+        self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))
+
+    def _store_replied(self, runner: CoreRunner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
+        if self.alive:
+            runner.put(events.StoreReplied(tag, () if results is None else tuple(results), error))
+
+    def _multi(self, runner: CoreRunner, effect: effects.Multi) -> Any:
+        self.link.multi(effect.operations, partial(self._resume, runner))
+        return AWAITED
+
+    def _get_nodes(self, runner: CoreRunner, effect: effects.GetNodes) -> Any:
+        watcher = runner.on_watch if effect.watch else None
+        self.link.get_nodes(effect.paths, watcher, partial(self._resume, runner))
+        return AWAITED
+
+    def _get_children(self, runner: CoreRunner, effect: effects.GetChildren) -> Any:
+        watcher = runner.on_watch if effect.watch else None
+        self.link.get_children(effect.path, watcher, partial(self._resume, runner))
+        return AWAITED
+
+    def _resume(self, runner: CoreRunner, answer: Any, error: KreplogError | None) -> None:
+        if self.alive:
+            runner.resume(answer, error)
+
+    def _state_change(self, runner: CoreRunner, effect: effects.StateChange) -> None:
+        if runner is self.detect and effect.level == "warning":  # it has ended a registration
+            self.cluster.presumed_dead += 1
+
+    def _unclean_election(self, _runner: CoreRunner, effect: effects.UncleanElection) -> None:
+        self.cluster.unclean_election(effect)
+
+    # The high watermark checkpoint
+
+    def _checkpoint_later(self) -> None:
+        self._scheduler.after(CHECKPOINT_MS * MS, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        if self.alive:
+            if not self.paused:
+                self.disk.checkpoint_high_watermarks()
+            self._checkpoint_later()
+
+
+def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:
+    """Whether the event is a StopReplica that deletes this replica."""
+    return (
+        isinstance(event, events.Received)
+        and isinstance(event.request, m.StopReplicaRequest)
+        and any(stop.partition == partition and stop.delete for stop in event.request.partitions)
+    )

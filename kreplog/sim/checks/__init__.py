@@ -1,0 +1,1 @@
+"""Checkers: they compare what clients and disks show with the guarantees."""

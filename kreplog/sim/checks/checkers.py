@@ -1,0 +1,696 @@
+"""Checkers: judge the guarantees from disks, store and the clients' history, independently of the code under test.
+
+The guarantees, and when they are checked:
+
+    two values          one value for each offset below a high watermark, on every replica, forever     as it advances
+    written twice       a producer's record is in the log once                                          as it commits
+    out of order        a producer's records are in the order of their sequences, without gaps          as it commits
+    lacks committed     every in-sync or eligible replica (KIP-966) holds all committed records         at any change
+    not fsynced         ... and has fsynced them, with flush.messages=1                                 at any change
+    two leaders         one leader per leader epoch, and only it commits; no broker goes back           at any change
+    two controllers     leaders are elected by the controller of the newest epoch                       at any change
+    too few             min.insync.replicas replicas hold what a leader commits                         as it commits
+    stale registration  no replica joins the ISR by fetches of an earlier registration (KIP-903)        at any change
+    unclean election    a leader from outside ISR and ELR, unless the topic allows it                   at any change
+    isr                 within the assigned replicas, contains the leader; never empty without ELR      at any change
+    illegal transition  of a replica or a partition in the controller                                   at any change
+    watermark           a replica's high watermark is within its log, and the same as in its log        after each step
+    too early           an acks=all batch is committed when it is acknowledged, at that offset          at the response
+    refused             ... and not refused because an earlier acknowledged batch is missing            at the response
+    phantom             a consumer sees committed records only, never another one at that offset        at the response
+    gap                 ... offset by offset, from where it began                                       at the response
+    out of range        ... and its position is never outside the log                                   at the response
+    denied              a broker without metadata never responds that a partition does not exist        at the response
+    lag in bytes        no ISR member lags more than replica.lag.max.bytes, unless it is being removed  after each step
+    log state           a core's view of a log, its end and epochs, is the log's                        after each step
+    stale log dir event log dir events are written under the registration of the process                at the write
+    memory              memory held for fetches is charged, and within its limit                        after each step
+    wrongly offline     a replica is offline only if its disk has failed                                after each step
+    failed but online   ... and all of a broker's are once it knows that the log directory has failed   as it fails
+    fsync retried       an fsync that failed is final, except for want of descriptors or memory         as it fails
+    deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
+    deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
+    useless request     a controller that has resigned sends nothing, nor to ended registrations        as it sends
+    clean too early     the unclean mark is cleared once no loss can be unknown to controllers          as it is cleared
+    deleted             only records released by an operator or retention, and only committed ones      as they go
+    watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response
+    lost                all records acknowledged under acks=all are in the log                          at the end
+    not converged, logs differ, context                                                                 final_checks.py
+    of transactions                                                                             transaction_checker.py
+
+Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
+min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
+ELR members. It ends when each of these has lost committed records to a power failure and has not refetched them; then,
+as after an unclean election in a topic that allows it, later violations of that partition are ignored. With
+flush.messages=1 a power failure excuses nothing. Nor is anything guaranteed once a topic's deletion is requested.
+Records deleted from the start on request are not lost, a consumer below the log start is out of range, and a new leader
+may lack the state of a producer whose last records are deleted. A leader applies new settings when it receives them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kreplog.config import TopicConfig
+from kreplog.core import effects, nodes
+from kreplog.core.groups.coordinator import GroupCoordinator
+from kreplog.core.groups.shard import ACCOUNT as GROUP_ACCOUNT
+from kreplog.core.memory import NO_LIMIT, MemoryAccount
+from kreplog.core.messages import CONSUMER, ControlRequest
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
+from kreplog.sim.checks.group_checker import GroupChecker
+from kreplog.sim.checks.legal_transitions import is_legal
+from kreplog.sim.checks.transaction_checker import TransactionChecker
+from kreplog.sim.faults import OWN_TOPICS
+from kreplog.sim.history import (
+    DeletionDone,
+    DeletionRequested,
+    Event,
+    Fail,
+    GroupEvent,
+    GuaranteeViolated,
+    History,
+    Ok,
+    Position,
+    PowerLost,
+    Read,
+    TopicDeleted,
+    TransactionEvent,
+    UncleanElectionDeclared,
+    Violation,
+    Watermark,
+)
+from kreplog.sim.machines.disk import DiskLog, Disks, Loss
+from kreplog.sim.machines.partition_model import Lost, PartitionModel, describe
+from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
+
+_DELETION = "its deletion was requested"
+
+
+class Checkers:
+    """Observes disks, clients, store and brokers of one run; each method says when the simulator calls it.
+
+    replica_of(broker, partition): the partition in the broker's running process, None where it has none.
+    """
+
+    def __init__(
+        self, disks: Disks, history: History, replica_of: Callable[[int, TopicPartition], Partition | None]
+    ) -> None:
+        self.violations: list[Violation] = []
+        self.models: dict[tuple[TopicPartition, str], PartitionModel] = {}
+        self.history = history
+        self.disks = disks
+        self._replica_of = replica_of
+        self._configs: dict[str, list[TopicConfig]] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._deleted: dict[tuple[str, int], None] = {}
+        self._replaced: dict[int, Mapping[TopicPartition, str]] = {}
+        self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
+        self._modified: dict[str, int] = {}
+        self._registrations: dict[int, int] = {}
+        self._controller_epoch = 0
+        self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
+        self._consumers_bytes: dict[int, int] = {}
+        self._positions: dict[tuple[str, TopicPartition, str], int] = {}
+        self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
+        self._counts = {"acked": 0, "read": 0}
+        self.groups = GroupChecker(self._group_violated)
+        self.transactions = TransactionChecker(self._transaction_violated)
+        disks.observe(self)
+        history.listener = self.observe
+
+    def violate(self, kind: str, text: str, model: PartitionModel | None, offset: int = -1) -> None:
+        """Record a violation, once for each kind and partition; none of an excused partition."""
+        if model is not None and model.excused:
+            return
+        partitions = () if model is None else (model.partition,)
+        if not any(found.kind == kind and found.partitions == partitions for found in self.violations):
+            named = text if model is None else f"{model.partition}: {text}"
+            self.violations.append(Violation(kind, named, partitions, offset))
+
+    def stats(self) -> dict[str, int]:
+        """acked, read: records. committed: of all partitions. excused: partitions that may lose records from here on,
+        without deleted ones."""
+        return {
+            **self._counts,
+            **self.groups.counts,
+            **self.transactions.counts,
+            "committed": sum(len(model.values) for model in self.models.values()),
+            "excused": sum(bool(model.excused) and model.excused != _DELETION for model in self.models.values()),
+        }
+
+    def _group_violated(self, kind: str, text: str, event: Event) -> None:
+        topic_id = self._topic_ids.get(event.partition.topic)
+        self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
+
+    def _transaction_violated(self, kind: str, text: str) -> None:
+        """What the logs of a coordinator have lost may have been a decision."""
+        if not any(model.excused for (partition, _), model in self.models.items() if partition.topic in OWN_TOPICS):
+            self.violate(kind, text, None)
+
+    def model(self, partition: TopicPartition, topic_id: str) -> PartitionModel:
+        found = self.models.get((partition, topic_id))
+        if found is None:
+            configs = self._configs.setdefault(topic_id, [TopicConfig()])
+            found = self.models[partition, topic_id] = PartitionModel(partition, topic_id, configs)
+            if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
+                self.excuse(found, _DELETION)
+        return found
+
+    def excuse(self, model: PartitionModel, reason: str) -> None:
+        if not model.excused:
+            model.excused = reason
+
+    # Operators and faults, reported by the simulator
+
+    def topic_created(self, name: str, topic_id: str, config: TopicConfig) -> None:
+        """Called before the topic is in the store, which reports it too."""
+        self._topic_ids[name] = topic_id
+        self._configs[topic_id] = [config]
+
+    def topic_deleted(self, name: str) -> None:
+        """Its deletion is requested. The store reports it, too."""
+        self._delete(name, -1)
+
+    def power_lost(self, losses: Iterable[Loss]) -> None:
+        """losses: as returned by Disk.crash."""
+        for loss in losses:
+            now_ms = self.history.now_ms()
+            self.history.add(PowerLost(now_ms, loss.partition, loss.topic_id, loss.broker, loss.start, loss.end))
+
+    def unclean_election(self, effect: effects.UncleanElection) -> None:
+        """A controller has reported an unclean election."""
+        topic_id = self._topic_ids.get(effect.partition.topic, "")
+        now_ms = self.history.now_ms()
+        self.history.add(
+            UncleanElectionDeclared(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch)
+        )
+
+    def disk_replaced(self, broker: int, lost: Mapping[TopicPartition, str]) -> None:
+        """lost: topic ids of all replicas on the broker's former disk."""
+        self._replaced[broker] = lost
+
+    # Disks (kreplog.sim.machines.disk.Observer)
+
+    def appended(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        model = self.models.get((partition, log.topic_id))
+        if model is not None and broker in model.lost:
+            self._check_members(model)
+
+    def truncated(self, broker: int, partition: TopicPartition, log: DiskLog, end: int) -> None:
+        model = self.models.get((partition, log.topic_id))
+        if model is not None and broker in model.members:
+            self._check_members(model)
+
+    def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        model = self.model(partition, log.topic_id)
+        if model.excused:
+            return
+        end = self._take_committed(model, broker, log, start)
+        replica = self._replica_of(broker, partition)
+        if replica is not None and replica.role is Role.LEADER and replica.topic_id == log.topic_id:
+            other = model.committers.setdefault(replica.leader_epoch, broker)
+            if other != broker:
+                text = f"brokers {other} and {broker} both commit in leader epoch {replica.leader_epoch}"
+                self.violate("two leaders", text, model, start)
+        if end > model.end:
+            model.end = end
+            if model.config.flushes_every_record and (replica is None or replica.flush_every_record):
+                model.durable_end = end
+            self._check_holders(model, broker, replica)
+            self._check_members(model)
+
+    def deleted(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        model = self.model(partition, log.topic_id)
+        replica = self._replica_of(broker, partition)
+        begin = log.state().log_start
+        if model.all_requested and begin <= model.end and replica is not None and replica.role is Role.LEADER:
+            model.released = max(model.released, begin)
+        self._check_deleted(model, broker, begin)
+
+    def denied(self, broker: int, partition: TopicPartition) -> None:
+        """A broker without metadata of a controller has responded that a partition does not exist."""
+        if partition in self._assigned and (self._topic_ids.get(partition.topic, ""), -1) not in self._deleted:
+            self.violate("denied", f"broker {broker} has no metadata yet and denies {partition}", None)
+
+    def deleting(self, broker: int, partition: TopicPartition, named: bool) -> None:
+        """A broker deletes a replica's files. named: by a StopReplica."""
+        if not named:
+            self.violate("deleted unnamed", f"broker {broker} deletes {partition}, which no StopReplica names", None)
+
+    def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        model = self.model(partition, log.topic_id)
+        begin = log.state().log_start
+        if begin <= model.end:
+            model.released = max(model.released, begin)
+        self._check_deleted(model, broker, begin)
+
+    def _check_deleted(self, model: PartitionModel, broker: int, begin: int) -> None:
+        if begin > model.end:
+            text = f"broker {broker} has deleted all below {begin}, but only {model.end} is committed"
+            self.violate("deleted", text, model, begin)
+        elif begin > model.released:
+            text = f"broker {broker} has deleted all below {begin}, but only below {model.released} was released"
+            self.violate("deleted", text, model, begin)
+
+    def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
+        model = self.model(partition, log.topic_id)
+        if not model.excused:
+            self._take_committed(model, broker, log, 0)
+
+    def _take_committed(self, model: PartitionModel, broker: int, log: DiskLog, start: int) -> int:
+        """Compare the records that this replica has committed from `start` on; return their end."""
+        end = log.high_watermark
+        start = max(start, log.state().log_start)
+        if start >= end:
+            return end
+        for record in self.disks.codec.decode(log.read(start, end, 1 << 40)):
+            if start <= record.offset < end:
+                wrong = model.add(record.offset, (record.producer_id, record.sequence, record.value))
+                if wrong is not None:
+                    self.violate(wrong[0], f"{wrong[1]}, by broker {broker}", model, record.offset)
+        return end
+
+    def _check_holders(self, model: PartitionModel, broker: int, replica: Partition | None) -> None:
+        """As a broker commits: min.insync.replicas hold the records, or held them until a power failure."""
+        assigned = self._assigned.get(model.partition, ())
+        config = model.config if replica is None or replica.config not in model.configs else replica.config
+        needed = min(config.min_insync_replicas, len(assigned))
+        holders = [
+            broker_id
+            for broker_id, disk in self.disks.all()
+            if broker_id in model.lost or disk.ends(model.partition, model.topic_id)[0] >= model.end
+        ]
+        if len(holders) < needed:
+            text = f"broker {broker} committed below {model.end}, which only {holders} hold; {needed} must"
+            self.violate("too few", text, model, model.end)
+
+    def _check_members(self, model: PartitionModel) -> None:
+        """Every in-sync or eligible replica holds all committed records, except those lost to a power failure."""
+        if model.excused:
+            return
+        flushes = model.config.flush_messages == 1 and model.durable_end == model.end
+        lacking = []
+        for broker in model.members:
+            disk = self.disks.disk(broker)
+            leo, durable = disk.ends(model.partition, model.topic_id)
+            lost = model.lost.get(broker)
+            if leo < model.end:
+                lacking.append(broker)
+                if lost is None:
+                    among = "in sync" if model.state is not None and broker in model.state.isr else "eligible"
+                    text = f"broker {broker} is {among} and ends at {leo}, but all below {model.end} is committed"
+                    self.violate("lacks committed", text, model, leo)
+                continue
+            if lost is not None and (leo >= lost.end or lost.leader_epoch < model.led_epoch):
+                del model.lost[broker]
+            if durable < model.durable_end:
+                text = f"committed below {model.durable_end}, but broker {broker} has fsynced it below {durable} only"
+                self.violate("not fsynced", text, model, durable)
+            self._check_last(model, broker, disk.log(model.partition))
+        if lacking and lacking == [*model.members] and model.lost.keys() >= {*lacking} and not flushes:
+            self.excuse(
+                model,
+                f"power failed under all of {list(model.members)}, the only guaranteed holders of committed records",
+            )
+
+    def _check_last(self, model: PartitionModel, broker: int, log: DiskLog | None) -> None:
+        """A replica holds the last committed record at its offset; a log of the same length may be a different one."""
+        if log is None or log.topic_id != model.topic_id or log.state().log_start >= model.end:
+            return
+        for record in self.disks.codec.decode(log.read(model.end - 1, model.end, 1)):
+            fact = (record.producer_id, record.sequence, record.value)
+            if record.offset == model.end - 1 and model.values.get(record.offset, fact) != fact:
+                text = f"broker {broker} has {describe(fact)} at offset {record.offset}, where another is committed"
+                self.violate("lacks committed", text, model, record.offset)
+
+    @staticmethod
+    def _epoch_of(model: PartitionModel) -> int:
+        return -1 if model.state is None else model.state.leader_epoch
+
+    # The store
+
+    def store(self, dump: Mapping[str, Node]) -> None:
+        """Called with all nodes whenever a node has changed."""
+        modified = self._modified
+        changed = [path for path, node in dump.items() if modified.get(path) != node.stat.modified]
+        states = []
+        for path in sorted(changed):  # deletions, settings, topics, and then their states
+            node = dump[path]
+            modified[path] = node.stat.modified
+            match path.split("/"):
+                case ["", "admin", "delete_topics", name]:
+                    self._delete(name, -1)
+                case ["", "admin", "partitions_remove", name, number]:
+                    self._delete(name, int(number))
+                case ["", "controller_epoch"]:
+                    self._controller_epoch = int(node.data)
+                case ["", "brokers", "epochs", broker]:
+                    self._registrations[int(broker)] = node.stat.version
+                case ["", "brokers", "topics", name]:
+                    topic = nodes.decode_topic(path, node)
+                    self._topic_ids[name] = topic.topic_id
+                    config = dump.get(nodes.topic_config(name))
+                    if config is not None:
+                        self._configured(topic.topic_id, nodes.decode_topic_config(nodes.topic_config(name), config))
+                    for index, assignment in topic.partitions.items():
+                        self._assigned[TopicPartition(name, index)] = assignment.replicas
+                case ["", "config", "topics", name]:
+                    self._configured(self._topic_ids.get(name, ""), nodes.decode_topic_config(path, node))
+                case ["", "brokers", "topics", name, number, "leaderAndISR"]:
+                    states.append((TopicPartition(name, int(number)), path))
+        for partition, path in states:
+            model = self.model(partition, self._topic_ids.get(partition.topic, ""))
+            self._state_changed(model, nodes.decode_leader_and_isr(path, dump[path]))
+
+    def _configured(self, topic_id: str, config: TopicConfig) -> None:
+        """A topic's settings were written, or those of a new topic."""
+        configs = self._configs.setdefault(topic_id, [config])
+        if configs[-1] == config:
+            return
+        configs.append(config)
+        for model in self.models.values():
+            if model.topic_id == topic_id and config.flush_messages != 1:
+                model.durable_end = 0
+
+    def _delete(self, name: str, number: int) -> None:
+        """The deletion of a topic, or of one partition of it, is requested. number: -1 for all."""
+        topic_id = self._topic_ids.get(name, "")
+        if (topic_id, number) in self._deleted:
+            return
+        self._deleted[topic_id, number] = None
+        for model in list(self.models.values()):
+            if model.topic_id == topic_id and number in (-1, model.partition.partition):
+                self.history.add(TopicDeleted(self.history.now_ms(), model.partition, topic_id))
+
+    def _state_changed(self, model: PartitionModel, state: LeaderAndIsr) -> None:
+        before, model.state = model.state, state
+        model.members = tuple(sorted({*state.isr, *state.elr}))
+        self._one_leader(model, state.leader_epoch, state.leader)
+        assigned = self._assigned.get(model.partition, ())
+        if not model.members:
+            self.violate("isr", f"no replica is in sync or eligible in leader epoch {state.leader_epoch}", model)
+        elif not set(state.isr) <= set(assigned):
+            self.violate("isr", f"the ISR is {list(state.isr)}, assigned are {list(assigned)}", model)
+        elif state.leader not in (NO_LEADER, *state.isr):
+            self.violate("isr", f"its leader {state.leader} is not in the ISR {list(state.isr)}", model)
+        if before is None or state.leader_epoch != before.leader_epoch:
+            self._elected(model, state)
+        if before is not None:
+            if state.leader_epoch < before.leader_epoch:
+                text = f"its leader epoch fell from {before.leader_epoch} to {state.leader_epoch}"
+                self.violate("two leaders", text, model)
+            if state.leader not in (NO_LEADER, *before.isr, *before.elr):
+                self._unclean(model, state.leader, state.leader_epoch)
+            else:
+                # A leader adds followers. A controller may elect a replica that was eligible in its view: epochs fence
+                # it.
+                by_leader = state.leader_epoch == before.leader_epoch
+                known = before.isr if by_leader else (*before.isr, *before.elr)
+                self._joined(model, [broker for broker in state.isr if broker not in known])
+        self._check_members(model)
+
+    def _elected(self, model: PartitionModel, state: LeaderAndIsr) -> None:
+        if state.controller_epoch != self._controller_epoch:
+            text = f"leader epoch {state.leader_epoch} is of a controller of epoch {state.controller_epoch}"
+            self.violate("two controllers", f"{text}, while epoch {self._controller_epoch} has begun", model)
+
+    def _joined(self, model: PartitionModel, brokers: Iterable[int]) -> None:
+        for broker in brokers:
+            lost = model.lost.get(broker)
+            leo, _ = self.disks.disk(broker).ends(model.partition, model.topic_id)
+            if lost is not None and leo < model.end and lost.registration < self._registrations.get(broker, -1):
+                text = (
+                    f"broker {broker} joined the ISR with {leo} of {model.end}, after it registered with lost records"
+                )
+                self.violate("stale registration", text, model, leo)
+
+    def _unclean(self, model: PartitionModel, leader: int, epoch: int) -> None:
+        if model.config.unclean_leader_election_enable:
+            self.excuse(model, f"unclean election of broker {leader} in leader epoch {epoch}")
+        else:
+            text = f"broker {leader} was elected in leader epoch {epoch} though it was neither in sync nor eligible"
+            self.violate("unclean election", text, model)
+
+    def _one_leader(self, model: PartitionModel, epoch: int, leader: int) -> None:
+        other = model.leaders.setdefault(epoch, leader)
+        if other != leader:
+            self.violate("two leaders", f"brokers {other} and {leader} both lead in leader epoch {epoch}", model)
+
+    # Brokers
+
+    def stepped(self, broker: int, manager: ReplicaManager) -> None:
+        """After each step of a broker's replication core."""
+        if manager.memory.limit < NO_LIMIT:
+            self._check_memory(broker, manager)
+        max_lag_bytes = manager.config.replica_lag_max_bytes
+        for partition, replica in manager.partitions.items():
+            if max_lag_bytes >= 0:
+                self._check_lag(broker, partition, replica, max_lag_bytes)
+            now = (
+                *(replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log),
+                *(replica.interrupted, replica),
+            )
+            key = (broker, partition)
+            before = self._seen.get(key)
+            if before != now:
+                self._seen[key] = now
+                self._look_at(broker, partition, replica)
+                if before is not None and before[-1] is replica and before[1] > replica.leader_epoch:
+                    model = self.model(partition, replica.topic_id)
+                    text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"
+                    self.violate("two leaders", text, model)
+
+    def directory_failed(self, broker: int, manager: ReplicaManager) -> None:
+        """The replicas of a failed log directory have been reported to their core."""
+        disk = self.disks.disk(broker)
+        for partition, replica in manager.partitions.items():
+            if replica.role is not Role.OFFLINE and disk.log(partition) is not None:
+                text = f"broker {broker} has its replica as {replica.role.name}, but its log directory has failed"
+                self.violate("failed but online", text, self.model(partition, replica.topic_id))
+
+    def groups_stepped(self, broker: int, groups: GroupCoordinator, account: MemoryAccount) -> None:
+        """A step of a coordinator has ended."""
+        held = account.held[GROUP_ACCOUNT]
+        if held != groups.charged:
+            text = f"the groups of broker {broker} are charged {groups.charged} bytes, its account says {held}"
+            self.violate("memory", text, None)
+
+    def _check_memory(self, broker: int, manager: ReplicaManager) -> None:
+        held: Counter[str] = Counter()
+        consumers = 0
+        for account, replica_id, size in manager.charges():
+            held[account] += size
+            consumers += size if replica_id <= CONSUMER else 0
+        if held != manager.memory.held:
+            text = (
+                f"broker {broker} holds {dict(held)} bytes for fetchers, its account says {dict(manager.memory.held)}"
+            )
+            self.violate("memory", text, None)
+        if consumers > self._consumers_bytes.get(broker, 0) and held.total() > manager.memory.limit // 2:
+            text = (
+                f"broker {broker} reserved more for a consumer: {held.total()} of {manager.memory.limit} bytes are held"
+            )
+            self.violate("memory", text, None)
+        self._consumers_bytes[broker] = consumers
+
+    def _look_at(self, broker: int, partition: TopicPartition, replica: Partition) -> None:
+        model = self.model(partition, replica.topic_id)
+        if replica.role is Role.LEADER:
+            self._one_leader(model, replica.leader_epoch, broker)
+            model.led_epoch = max(model.led_epoch, replica.leader_epoch)
+            if not set(replica.isr) <= set(replica.assigned_replicas):
+                text = f"leader {broker} has the ISR {list(replica.isr)} of {list(replica.assigned_replicas)}"
+                self.violate("isr", text, model)
+        disk = self.disks.disk(broker)
+        if replica.role is Role.OFFLINE and not disk.failed:
+            self.violate("wrongly offline", f"broker {broker} has its replica offline, but its disk works", model)
+        log = disk.log(partition)
+        if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE or replica.interrupted:
+            return
+        self._check_deleted(model, broker, replica.log.log_start)
+        if not log.high_watermark == replica.high_watermark <= replica.log.leo:
+            text = (
+                f"broker {broker} has high watermark {replica.high_watermark}, "
+                f"its log {log.high_watermark} and end {replica.log.leo}"
+            )
+            self.violate("watermark", text, model, replica.high_watermark)
+        if log.state() != replica.log:
+            text = f"broker {broker} has log state {replica.log}, its log {log.state()}"
+            self.violate("log state", text, model, replica.log.leo)
+
+    def _check_lag(self, broker: int, partition: TopicPartition, replica: Partition, max_bytes: int) -> None:
+        disk = self.disks.disk(broker)
+        log = disk.log(partition)
+        if replica.role is not Role.LEADER or replica.pending is not None or replica.interrupted or log is None:
+            return
+        for member in replica.isr:
+            follower = replica.replicas.get(member)
+            if follower is not None and follower.leo >= 0:
+                position = max(follower.leo, log.state().log_start)
+                behind = log.size_from(position)
+                if behind > max_bytes and (partition, position) not in disk.sizes_not_read:
+                    text = f"broker {member} stays in sync {behind} bytes behind leader {broker}, {max_bytes} allowed"
+                    self.violate("lag in bytes", text, self.model(partition, replica.topic_id))
+
+    def written(self, broker: int, broker_epoch: int, operations: Sequence[StoreOperation]) -> None:
+        """The store has applied a multi that a broker's replication core sent under the registration `broker_epoch`.
+
+        It may arrive after the broker has registered again. That needs a crash and a delay at the same moment, which
+        few runs have, so the condition that lets the store refuse it is checked as well.
+        """
+        reports = any(operation.path.startswith(f"{nodes.LOG_DIR_EVENTS}/") for operation in operations)
+        current = self._registrations.get(broker, -1)
+        if reports and (broker_epoch != current or Check(nodes.broker_epoch(broker), current) not in operations):
+            text = f"broker {broker} reports failed logs unchecked, sent in registration {broker_epoch} of {current}"
+            self.violate("stale log dir event", text, None)
+
+    def exits(self, broker: int, all_moved: bool) -> None:
+        """A broker exits after a controlled shutdown. all_moved: since it leads no partition any more."""
+        for model in self.models.values():
+            state = model.state
+            if all_moved and state is not None and state.leader == broker and set(state.isr) - {broker}:
+                self.violate(
+                    "exit of a leader", f"broker {broker} exits while it leads, with the ISR {state.isr}", model
+                )
+
+    def deposed(self, broker: int, leads: ReplicaManager | None, controls: bool) -> None:
+        """A broker's registration has ended, or its session. leads: its replicas, None if they cannot know yet."""
+        for partition, replica in {} if leads is None else leads.partitions.items():
+            if replica.role is Role.LEADER:
+                text = f"broker {broker} leads it in epoch {replica.leader_epoch} although its registration has ended"
+                self.violate("deposed", text, self.model(partition, replica.topic_id))
+        if controls:
+            self.violate("deposed", f"broker {broker} is controller although its registration has ended", None)
+
+    def sent_in_vain(self, broker: int, to: int, request: ControlRequest) -> None:
+        """A controller sends a request although it has resigned, or to a broker whose registration has ended."""
+        text = f"broker {broker} sends broker {to} a {type(request).__name__} of controller epoch"
+        self.violate("useless request", f"{text} {request.controller_epoch} that can only be refused", None)
+
+    def unclean_mark_cleared(self, broker: int, not_durable: Sequence[str], losses_unknown: bool) -> None:
+        """A broker's unclean mark is cleared. not_durable: topic ids of replicas that its last INIT created and that
+        are not durable yet. losses_unknown: this process has not had an INIT, and so may lack replicas."""
+        if losses_unknown and self._registrations.get(broker, -1) > 1:
+            self.violate("clean too early", f"broker {broker} clears its unclean mark before its INIT", None)
+        on_disk = self.disks.disk(broker).on_disk()
+        for (partition, topic_id), model in self.models.items():
+            gone = on_disk.get(partition) != topic_id == self._replaced.get(broker, {}).get(partition)
+            if gone and broker in model.members and model.excused != _DELETION:
+                text = f"broker {broker} clears its unclean mark, but its replica of {partition} was lost with the disk"
+                self.violate("clean too early", text, None)
+        if not_durable:
+            text = f"broker {broker} clears its unclean mark before {len(not_durable)} new replicas are durable"
+            self.violate("clean too early", text, None)
+
+    def transition(self, changed: object, old: str, new: str) -> None:
+        """A controller has changed the state of a replica or a partition."""
+        if not is_legal(old, new):
+            self.violate("illegal transition", f"{changed} went from {old} to {new}", None)
+
+    # Clients
+
+    def observe(self, event: Event) -> None:
+        """Called by the history for every event."""
+        if isinstance(event, GroupEvent):
+            self.groups.observe(event, len(self.history.events) - 1)
+            return
+        if isinstance(event, TransactionEvent):
+            self.transactions.observe(event)
+            return
+        model = self.model(event.partition, event.topic_id)
+        match event:
+            case Ok(acks=-1):
+                self._acknowledged(model, event)
+            case Fail(acks=-1):
+                text = f"{event.client} was refused sequence {event.sequence} of producer {event.producer_id}"
+                if not model.forgotten(event.producer_id):
+                    self.violate("refused", f"{text}: {event.error}", model)
+            case Read():
+                self._read(model, event)
+            case Watermark():
+                self._watermark(model, event)
+            case Position():
+                key = (event.client, event.partition, event.topic_id)
+                before, self._positions[key] = self._positions.get(key, -1), event.offset
+                if event.offset < 0 and not 0 <= before < model.released:
+                    self.violate("out of range", f"{event.client}: {event.reason}", model)
+            case DeletionRequested():
+                model.all_requested = model.all_requested or event.offset < 0
+                model.released = max(model.released, event.offset)
+            case DeletionDone():
+                if event.low_watermark < event.offset:
+                    text = f"deletion below {event.offset} is done, but the low watermark is {event.low_watermark}"
+                    self.violate("too early", text, model, event.offset)
+            case UncleanElectionDeclared():
+                self._unclean(model, event.leader, event.leader_epoch)
+            case PowerLost():
+                self._power_lost(model, event)
+            case GuaranteeViolated():
+                self.excuse(model, event.reason)
+            case TopicDeleted():
+                self.excuse(model, _DELETION)
+
+    def _acknowledged(self, model: PartitionModel, event: Ok) -> None:
+        self._counts["acked"] += len(event.values)
+        for index, value in enumerate(event.values):
+            sequence = event.sequence + index
+            has_offset = event.base_offset >= 0
+            offset = event.base_offset + index if has_offset else model.place_of(event.producer_id, sequence)
+            fact = (event.producer_id, sequence, value.encode())
+            model.acked.append((offset, fact))
+            found = model.values.get(offset)
+            if found != fact:
+                committed = "no record" if found is None else describe(found)
+                where = f"at offset {offset}" if has_offset else "without an offset"
+                text = f"{event.client} got {describe(fact)} acknowledged {where}, but {committed} is committed there"
+                self.violate("too early" if found is None else "two values", text, model, offset)
+
+    def _read(self, model: PartitionModel, event: Read) -> None:
+        self._counts["read"] += 1
+        key = (event.client, event.partition, event.topic_id)
+        expected = self._positions.get(key, event.offset)
+        self._positions[key] = event.offset + 1
+        if event.offset != expected:
+            text = f"{event.client} was at offset {expected} and got offset {event.offset}"
+            self.violate("gap", text, model, event.offset)
+        fact = (event.producer_id, event.sequence, event.value.encode())
+        found = model.values.get(event.offset)
+        if found != fact:
+            committed = "no record" if found is None else describe(found)
+            text = (
+                f"{event.client} read {describe(fact)} at offset {event.offset} from broker {event.leader} in "
+                f"leader epoch {event.leader_epoch}, where {committed} is committed"
+            )
+            self.violate("phantom", text, model, event.offset)
+
+    def _watermark(self, model: PartitionModel, event: Watermark) -> None:
+        key = (event.client, event.partition, event.topic_id)
+        epoch, highest = self._watermarks.get(key, (-1, -1))
+        if event.leader_epoch < epoch:
+            return
+        if event.high_watermark < highest:
+            text = (
+                f"{event.client} got high watermark {highest} in leader epoch {epoch}, "
+                f"then {event.high_watermark} from broker {event.leader} in leader epoch {event.leader_epoch}"
+            )
+            self.violate("watermark fell", text, model, event.high_watermark)
+        if event.high_watermark > model.end:
+            text = f"{event.client} got high watermark {event.high_watermark}; only {model.end} is committed"
+            self.violate("phantom", text, model, model.end)
+        self._watermarks[key] = (event.leader_epoch, event.high_watermark)
+
+    def _power_lost(self, model: PartitionModel, event: PowerLost) -> None:
+        end = model.durable_end
+        if event.broker in model.members and event.start < end:
+            text = f"a power failure took [{event.start}, {event.end}) from broker {event.broker}; {end} is committed"
+            self.violate("not fsynced", text, model, event.start)
+        registration = self._registrations.get(event.broker, -1)
+        held = model.lost.get(event.broker)
+        end = event.end if held is None else max(event.end, held.end)
+        model.lost[event.broker] = Lost(event.start, end, registration, self._epoch_of(model))
+        self._check_members(model)

@@ -1,0 +1,1 @@
+"""Clients of the simulator: producers, consumers, members of groups, transactional producers."""

@@ -1,0 +1,1 @@
+"""The simulated machines: virtual time, network, coordination store, disks and the logs on them."""

@@ -1,0 +1,1 @@
+"""Scenarios: scripts of a run and what it must show, written by hand."""

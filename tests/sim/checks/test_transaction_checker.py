@@ -1,0 +1,105 @@
+"""The checker of transactions finds each violation, and nothing else, in histories that are made for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.sim.checks.transaction_checker import TransactionChecker
+from kreplog.sim.history import (
+    Event,
+    ProducerBegun,
+    StableEnd,
+    StableRead,
+    TransactionEnded,
+    TransactionEnding,
+    TransactionRecordSent,
+    TransactionRecordWritten,
+)
+from kreplog.types import TopicPartition
+
+HOME = TopicPartition(TRANSACTIONS_TOPIC, 0)
+A, B = TopicPartition("transacted", 0), TopicPartition("transacted", 1)
+WHERE = (0, HOME, "")
+
+
+def begun(client: str, epoch: int) -> ProducerBegun:
+    return ProducerBegun(*WHERE, client, "id", 7, epoch)
+
+
+def sent(value: str, name: str = "x.1", client: str = "x") -> list[Event]:
+    return [
+        TransactionRecordSent(*WHERE, client, name, A, value),
+        TransactionRecordWritten(*WHERE, client, name, value),
+    ]
+
+
+def ended(committed: bool = True, error: str = "NONE", name: str = "x.1") -> list[Event]:
+    return [
+        TransactionEnding(*WHERE, "x", name, committed),
+        TransactionEnded(*WHERE, "x", name, committed, error),
+    ]
+
+
+def read(value: str, offset: int = 0, partition: TopicPartition = A) -> StableRead:
+    return StableRead(0, partition, "topic id", "reader", offset, value)
+
+
+def end(offset: int, epoch: int) -> StableEnd:
+    return StableEnd(0, A, "topic id", "reader", epoch, offset)
+
+
+def kinds(*events: Event) -> list[str]:
+    found: list[str] = []
+    checker = TransactionChecker(lambda kind, text: found.append(kind))
+    checker.last_epoch = 1
+    for event in events:
+        checker.observe(event)
+    checker.judge()
+    return found
+
+
+RIGHT = [begun("x", 0), *sent("a"), *sent("b"), *ended(), read("a"), read("b", 1), read("a")]
+
+
+def test_nothing_is_found_where_all_is_right() -> None:
+    assert kinds(*RIGHT, end(2, 1), end(1, 0), end(3, 1)) == []
+    assert kinds(begun("x", 0), *sent("a"), *ended(committed=False)) == []
+    assert kinds(begun("x", 0), *sent("a"), *ended(error="PRODUCER_FENCED")) == []
+    assert kinds(begun("x", 1), begun("y", 0), *sent("a"), *ended(), read("a")) == []  # the older response came later
+
+
+@pytest.mark.parametrize(
+    ("kind", "events"),
+    [
+        ("aborted visible", [begun("x", 0), *sent("a"), *ended(committed=False), read("a")]),
+        ("aborted visible", [begun("x", 0), *sent("a"), read("a")]),
+        ("visible twice", [*RIGHT, read("a", 5)]),
+        ("visible twice", [*RIGHT, read("a", 0, B)]),
+        (
+            "visible twice",
+            [
+                begun("x", 0),
+                *sent("x.1:copy:0"),
+                *ended(),
+                *sent("x.2:copy:0", "x.2"),
+                *ended(name="x.2"),
+                read("x.1:copy:0"),
+                read("x.2:copy:0", 1),
+            ],
+        ),
+        ("fenced producer", [begun("x", 0), begun("y", 1), *sent("a"), *ended(), read("a")]),
+        (
+            "fenced producer",
+            [begun("x", 1), begun("y", 0), *sent("a", client="y"), *ended(), read("a")],  # the responses overtook
+        ),
+        ("epoch used up", [begun("x", 1), begun("x", 2)]),
+        ("stable end fell", [end(2, 1), end(1, 1)]),
+        ("stable end fell", [end(2, 1), end(1, 2)]),
+        ("commit lost", [begun("x", 0), *sent("a"), *sent("b"), *ended(), read("a")]),
+        ("not atomic", [begun("x", 0), *sent("a"), *sent("b"), *ended(error="PRODUCER_FENCED"), read("a")]),
+        ("copy lost", [begun("x", 0), *sent("x.1:copy:1"), *ended(), read("x.1:copy:1")]),
+    ],
+)
+def test_a_violation_is_found(kind: str, events: list[Event]) -> None:
+    assert kinds(*events) == [kind]
