@@ -25,9 +25,9 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by, shares
+from tests.faults.forked import ends_by
 from tests.faults.kills_and_cut import DEATHS
-from tests.faults.shadow import Shadow
+from tests.faults.worlds import World, play_seeds
 from tests.server.brokers import eventually, serving
 from tests.server.test_broker import Client
 
@@ -82,24 +82,6 @@ class History:
                 if offset >= self.starts.get(at, 0):
                     assert offset < start + len(found), f"{at}: {offset} was flushed, but ends at {start + len(found)}"
                     assert found[offset - start] == number, f"{at}: {offset} was {number}, is {found[offset - start]}"
-
-
-@dataclass(frozen=True)
-class World:
-    folder: Path
-    seed: str
-
-    @property
-    def live(self) -> Path:
-        return self.folder / "live"
-
-    @property
-    def shadow(self) -> Shadow:
-        return Shadow(self.live, self.folder / "shadow")
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events"
 
 
 def with_broker(root: Path, work: Callable[[Client], Awaitable[None]]) -> None:
@@ -225,25 +207,8 @@ def play(world: World) -> tuple[int, int]:
     return deaths, images
 
 
-def seeds_in_turn(directory: Path, seeds: range) -> tuple[int, int]:
-    """Play these seeds; returns deaths and images."""
-    deaths = images = 0
-    for number in seeds:
-        world = World(directory / f"broker-{number}", str(number))
-        try:
-            killed, checked = play(world)
-        except AssertionError as error:
-            raise AssertionError(f"seed {number}: {error}") from error
-        deaths, images = deaths + killed, images + checked
-        shutil.rmtree(world.folder)
-    return deaths, images
-
-
 def main(directory: Path, first: int, seeds: int) -> None:
-    numbers = range(first, first + seeds)
-    played = shares(lambda share, step: seeds_in_turn(directory, numbers[share::step]))
-    deaths, images = map(sum, zip(*played, strict=True))
-    print(f"seeds={seeds} from {first} deaths={deaths} images={images}")
+    play_seeds(play, directory, first, seeds)
 
 
 if __name__ == "__main__":

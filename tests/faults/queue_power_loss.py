@@ -23,9 +23,9 @@ from pathlib import Path
 from kreplog import DeliveredRecord, LogConfig, Topic, WorkQueue, errors
 from kreplog.topic import cursor_log
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by, shares
+from tests.faults.forked import ends_by
 from tests.faults.kills_and_cut import DEATHS
-from tests.faults.shadow import Shadow
+from tests.faults.worlds import World, play_seeds
 
 PARTITIONS = 2
 LIMIT = 3
@@ -62,24 +62,6 @@ class History:
             elif kind == "done":
                 history.done |= numbers
         return history
-
-
-@dataclass(frozen=True)
-class World:
-    folder: Path
-    seed: str
-
-    @property
-    def live(self) -> Path:
-        return self.folder / "live"
-
-    @property
-    def shadow(self) -> Shadow:
-        return Shadow(self.live, self.folder / "shadow")
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events"
 
 
 def open_queue(topic: Topic, dead_letter: Topic | str = "dead") -> WorkQueue:
@@ -205,27 +187,10 @@ def play(world: World) -> tuple[int, int]:
     return deaths, images
 
 
-def seeds_in_turn(directory: Path, seeds: range) -> tuple[int, int]:
-    """Play these seeds; returns deaths and images."""
-    deaths = images = 0
-    for number in seeds:
-        world = World(directory / f"queue-{number}", str(number))
-        try:
-            killed, checked = play(world)
-        except AssertionError as error:
-            raise AssertionError(f"seed {number}: {error}") from error
-        deaths, images = deaths + killed, images + checked
-        shutil.rmtree(world.folder)
-    return deaths, images
-
-
 def main(directory: Path, first: int, seeds: int) -> None:
     cursor_log.CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=2000)
     cursor_log.PARTITIONS = 2
-    numbers = range(first, first + seeds)
-    played = shares(lambda share, step: seeds_in_turn(directory, numbers[share::step]))
-    deaths, images = map(sum, zip(*played, strict=True))
-    print(f"seeds={seeds} from {first} deaths={deaths} images={images}")
+    play_seeds(play, directory, first, seeds)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,24 +33,6 @@ from tests.waiting import STATE, InThread, until, until_waiting, wake_at
 WAKE_WORDS = range(576, 600)
 SESSION = range(640, 656)
 TRUNCATIONS = range(704, 704 + 16 * 24)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[Log]:
-    with Log.open(path) as log:
-        yield log
-
-
-@pytest.fixture
-def log(writer: Log, path: Path) -> Iterator[Log]:
-    """The writer's log as another process has it."""
-    with Log.open(path, read_only=True) as reader:
-        yield reader
 
 
 def values(records: Any) -> list[bytes]:

@@ -15,11 +15,6 @@ from kreplog.errors import LogClosedError, LogTruncatedError, PartitionDeletedEr
 from tests.waiting import TIMEOUT_S, until, wake_at
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(TIMEOUT_S):

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,6 @@ from tests.waiting import STATE, TIMEOUT_S, InChild, InThread, until, until_open
 STABLE = "read_committed"
 UNSTABLE = 448
 WAKE_WORD = 576
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[Log]:
-    with Log.open(path) as log:
-        yield log
-
-
-@pytest.fixture
-def log(writer: Log, path: Path) -> Iterator[Log]:
-    """The writer's log as another process has it."""
-    with Log.open(path, read_only=True) as reader:
-        yield reader
 
 
 class Producer:

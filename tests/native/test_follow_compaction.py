@@ -54,11 +54,6 @@ def in_a_task(log: Log, **options: Any) -> Iterator[Row]:
 FORMS = [singly, in_lists, in_columns, in_a_task]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
 def append(log: Log, count: int) -> None:
     for _ in range(count):
         offset = log.log_end_offset

@@ -1,0 +1,54 @@
+"""World: the folders of one seed of a power-loss driver; and the run of a driver's seeds, shared among the cores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.forked import shares
+from tests.faults.shadow import Shadow
+
+
+@dataclass(frozen=True)
+class World:
+    """The folders of one seed. live: what the processes write to. shadow: what of that is durable. events: what they
+    report."""
+
+    folder: Path
+    seed: str
+
+    @property
+    def live(self) -> Path:
+        return self.folder / "live"
+
+    @property
+    def shadow(self) -> Shadow:
+        return Shadow(self.live, self.folder / "shadow")
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events"
+
+
+def play_seeds(play: Callable[[World], tuple[int, int]], directory: Path, first: int, seeds: int) -> None:
+    """Play the seeds from `first` on and print their deaths and images, which `play` returns. Raises AssertionError
+    with the seed that failed."""
+    numbers = range(first, first + seeds)
+    played = shares(lambda share, step: _in_turn(play, directory, numbers[share::step]))
+    deaths, images = map(sum, zip(*played, strict=True))
+    print(f"seeds={seeds} from {first} deaths={deaths} images={images}")
+
+
+def _in_turn(play: Callable[[World], tuple[int, int]], directory: Path, seeds: range) -> tuple[int, int]:
+    deaths = images = 0
+    for number in seeds:
+        world = World(directory / f"seed-{number}", str(number))
+        try:
+            killed, checked = play(world)
+        except AssertionError as error:
+            raise AssertionError(f"seed {number}: {error}") from error
+        deaths, images = deaths + killed, images + checked
+        shutil.rmtree(world.folder)
+    return deaths, images
