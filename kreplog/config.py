@@ -171,7 +171,7 @@ class TopicConfig:
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that have no effect, with their values as text, by name.
 
-    The rest: as in LogConfig; None for what the broker that has the replica goes by.
+    The rest: as in LogConfig; None for the setting of the broker that has the replica.
     """
 
     min_insync_replicas: int = 1
@@ -216,7 +216,7 @@ class TopicConfig:
         return "none" if self.compression_type == "uncompressed" else self.compression_type
 
     def log_config(self, broker: LogConfig) -> LogConfig:
-        """What a log of the topic goes by, on a broker whose own settings are these."""
+        """The settings of a log of the topic on a broker whose own settings are these."""
         given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
         given |= {name: getattr(self, name) for name in ("cleanup_policy", "offset_gaps")}
         return replace(broker, **given) if any(getattr(broker, name) != given[name] for name in given) else broker

@@ -1,4 +1,4 @@
-"""DynamicSettings: the settings that a broker goes by now: its static ones, and in their place its dynamic configs."""
+"""DynamicSettings: the settings of a broker in effect: its static ones, overridden by its dynamic configs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARSERS: dict[str, Parse] = {name: setting.parse for name, setting in SETTINGS.i
 
 class DynamicSettings:
     """The settings of one broker. static: those that it was started with. configs: the dynamic ones. current: those
-    that count."""
+    in effect."""
 
     def __init__(self, static: BrokerSettings) -> None:
         self.static = static
@@ -24,7 +24,7 @@ class DynamicSettings:
         self.current = static
 
     def take(self, configs: BrokerConfigs) -> None:
-        """Go by other dynamic configs; those that cannot be applied are logged and ignored."""
+        """Apply other dynamic configs; those that cannot be applied are logged and ignored."""
         self.configs, ignored = parsed(configs, PARSERS)
         for reason in ignored:
             _log.warning("a dynamic config in the coordination store is ignored: %s", reason)

@@ -448,7 +448,7 @@ class Cluster:
     def unrest(self) -> tuple[str, tuple[TopicPartition, ...]] | None:
         """Why the cluster is not at rest yet, and the partitions concerned; None when it is.
 
-        At rest: all brokers are registered, without unclean mark and connected to each other, and go by the dynamic
+        At rest: all brokers are registered, without unclean mark and connected to each other, and have the dynamic
         configs in the store, one is the active controller, no request of an operator is pending, every partition has a
         leader and its full ISR, all logs have the same end and are committed, and no disk has an unassigned replica.
         """
@@ -488,7 +488,7 @@ class Cluster:
         self._read_store()
         stored = self._broker_configs.get("default", {}) | self._broker_configs.get(str(machine.id), {})
         if process.dynamic_configs != stored:
-            return f"broker {machine.id} goes by the dynamic configs {process.dynamic_configs}, the store has {stored}"
+            return f"broker {machine.id} has the dynamic configs {process.dynamic_configs}, the store has {stored}"
         for other in self.machines if self.detects_failures else ():
             if other != machine.id and not process.connected_to(other):
                 return f"the failure detector of broker {machine.id} has no connection to broker {other}"

@@ -75,7 +75,7 @@ def _broker_configs(paths: Sequence[str], found: Nodes) -> Steps[list[Configs]]:
         try:
             configs.append(nodes.decode_broker_config(path, node))
         except CoordinationError as error:
-            yield StateChange("error", f"{error}; brokers go by their static settings until it is repaired")
+            yield StateChange("error", f"{error}; brokers have their static settings until it is repaired")
             configs.append(())
     return configs
 

@@ -214,7 +214,7 @@ class LocalReplica:
     # Log start, high watermark, fsync
 
     def enforce_retention(self) -> Steps[None]:
-        """Delete segments past the retention limits, in any role: each replica goes by its own size and clock. Raises
+        """Delete segments past the retention limits, in any role: each replica by its own size and clock. Raises
         StorageError."""
         start = self.log.log_start
         self.log = yield EnforceRetention(self.topic_partition)

@@ -134,7 +134,7 @@ class ConfigHandlers:
             return {}
 
     def _applies(self, subject: int | None, config: Mapping[str, str]) -> bool:
-        """Whether this broker goes by new dynamic configs."""
+        """Whether this broker has applied new dynamic configs."""
         configs = self._settings.configs
         return dict(configs.default if subject is None else configs.own) == config
 

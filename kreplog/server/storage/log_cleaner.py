@@ -52,7 +52,7 @@ class CleanerStatistics:
 
 class LogCleaner:
     """Compacts logs in threads. log_failed: called with the partition and the error of a log that refuses writes.
-    note_sealed: called with a replica whose active segment may have been rolled. settings: those it goes by. All on the
+    note_sealed: called with a replica whose active segment may have been rolled. settings: those in effect. All on the
     event loop."""
 
     def __init__(

@@ -94,7 +94,7 @@ class Machine:
 class BrokerProcess:
     """One process of a broker.
 
-    running: neither stopped nor paused. dynamic_configs: those that it goes by. fuse: effects until `on_fuse` is
+    running: neither stopped nor paused. dynamic_configs: those in effect. fuse: effects until `on_fuse` is
     called; None if not set.
     """
 

@@ -502,4 +502,4 @@ def test_kip226_each_broker_gets_its_own_dynamic_configs_and_those_of_all() -> N
     cluster.write(SetData(nodes.broker_config(2), b"{]"))
     cluster.run()
     assert configs(2) == BrokerConfigs((), default)
-    assert any("go by their static settings until it is repaired" in text for _, text in cluster.log)
+    assert any("have their static settings until it is repaired" in text for _, text in cluster.log)
