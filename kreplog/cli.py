@@ -109,7 +109,7 @@ def _mount(name: str, help: str) -> None:
         clusters.run(name, context.args)
 
 
-_mount("broker", "Run a broker of a cluster on this host.")
+_mount("broker", "Run a broker of a cluster on this host, and change settings of running ones.")
 _mount("cluster", "Create, start, stop and extend a cluster of brokers on this host, and show its status.")
 _mount("topic", "Create, list, describe, alter and delete topics.")
 _mount("partition", "Reassign partitions to brokers, and elect preferred leaders.")

@@ -14,6 +14,7 @@ from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.log_dirs import offline_directories
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
 from kreplog.commands.add_brokers import add_brokers
+from kreplog.commands.broker_settings import alter, describe
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
@@ -25,11 +26,13 @@ from kreplog.commands.producer_transactions import transaction_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 
-broker_app = App("Run a broker of a cluster on this host.")
+broker_app = App("Run a broker of a cluster on this host, and change settings of running ones.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
 
 BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Broker ids, comma-separated (default: all).")]
 
+broker_app.command("describe")(describe)
+broker_app.command("alter")(alter)
 cluster_app.command("add-brokers")(add_brokers)
 cluster_app.command("rebalance")(rebalance)
 cluster_app.command("drain")(drain)
@@ -54,7 +57,7 @@ def run(name: str, arguments: list[str]) -> None:
 
 @broker_app.callback()
 def _broker() -> None:
-    """Run a broker of a cluster on this host."""
+    """Run a broker of a cluster on this host, and change settings of running ones."""
 
 
 @broker_app.command("start")

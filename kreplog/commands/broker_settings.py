@@ -1,0 +1,58 @@
+"""`kreplog broker describe` and `alter`: the dynamic configs of brokers that run, over the Kafka protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kreplog.client.broker_configs import alter_broker_configs, broker_configs
+from kreplog.commands.connecting import admin_client
+from kreplog.commands.options import AsJson, Bootstrap, OptionalDir, pair, print_json
+from kreplog.errors import UsageError
+
+BrokerId = Annotated[
+    int | None, typer.Option("--id", min=0, help="Id of the broker (default: the cluster-wide default).")
+]
+
+
+def describe(
+    broker_id: BrokerId = None, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False
+) -> None:
+    """Show the dynamic configs of a broker, or the cluster-wide default."""
+    with admin_client(cluster, bootstrap) as admin:
+        configs = broker_configs(admin, broker_id)
+    if as_json:
+        print_json({"broker": broker_id, "configs": configs})
+        return
+    for name, value in configs.items():
+        print(f"{name} = {value}")
+
+
+def alter(
+    broker_id: BrokerId = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", help="Setting of brokers as NAME=VALUE, by Kafka's name.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", help="Setting to be as in broker.toml again.")
+    ] = None,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a broker, or of all, while they run. If any change is refused, none is applied."""
+    given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
+    changes: dict[str, str | None] = dict(given)
+    if not changes:
+        raise UsageError("nothing to alter: give --config or --delete-config")
+    if len(changes) < len(given):
+        raise UsageError("give each setting once, in --config or --delete-config")
+    with admin_client(cluster, bootstrap) as admin:
+        alter_broker_configs(admin, broker_id, changes)
+    if as_json:
+        print_json({"broker": broker_id, "configs": changes})
+        return
+    subject = "all brokers" if broker_id is None else f"broker {broker_id}"
+    results = [f"{name} deleted" if value is None else f"{name} = {value}" for name, value in changes.items()]
+    print(f"{subject}: {', '.join(results)}")

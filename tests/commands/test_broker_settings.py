@@ -1,0 +1,38 @@
+"""broker alter and broker describe, against brokers that serve."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.cluster.local_cluster import LocalCluster
+from tests.commands.conftest import Kreplog
+
+
+def test_settings_of_one_broker_and_of_all(trio: LocalCluster, on_trio: Kreplog) -> None:
+    first, second = sorted(trio.brokers)[:2]
+    done = on_trio("broker", "alter", "--config", "log.retention.ms=1000", "--config", "log.roll.ms=5000")
+    assert (done.code, done.out) == (0, b"all brokers: log.retention.ms = 1000, log.roll.ms = 5000\n")
+    done = on_trio("broker", "alter", "--id", second, "--config", "log.retention.ms=2000")
+    assert done.out.decode() == f"broker {second}: log.retention.ms = 2000\n"
+    assert on_trio("broker", "describe", "--id", second).out == b"log.retention.ms = 2000\n"
+    assert on_trio("broker", "describe", "--id", first).out == b""
+    assert json.loads(on_trio("broker", "describe", "--json").out) == {
+        "broker": None,
+        "configs": {"log.retention.ms": "1000", "log.roll.ms": "5000"},
+    }
+    refused = on_trio("broker", "alter", "--id", second, "--config", "log.dirs=/elsewhere")
+    assert refused.code == 1 and "log.dirs cannot be changed while a broker runs" in refused.err
+    on_trio("broker", "alter", "--id", second, "--delete-config", "log.retention.ms")
+    on_trio("broker", "alter", "--delete-config", "log.retention.ms", "--delete-config", "log.roll.ms")
+    assert on_trio("broker", "describe").out == on_trio("broker", "describe", "--id", second).out == b""
+
+
+def test_what_is_wrong_is_said(on_trio: Kreplog) -> None:
+    assert "nothing to alter" in on_trio("broker", "alter").err
+    twice = ("--config", "log.roll.ms=1", "--delete-config", "log.roll.ms")
+    assert "give each setting once" in on_trio("broker", "alter", *twice).err
+    assert "broker 77 does not respond, live are" in on_trio("broker", "describe", "--id", 77).err
