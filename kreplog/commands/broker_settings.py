@@ -11,15 +11,19 @@ from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, Bootstrap, OptionalDir, pair, print_json
 from kreplog.errors import UsageError
 
-BrokerId = Annotated[
-    int | None, typer.Option("--id", min=0, help="Id of the broker (default: the cluster-wide default).")
-]
+BrokerId = Annotated[int | None, typer.Option("--id", min=0, help="Id of the broker.")]
+ClusterWide = Annotated[bool, typer.Option("--default", help="The cluster-wide default, which all brokers have.")]
 
 
 def describe(
-    broker_id: BrokerId = None, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False
+    broker_id: BrokerId = None,
+    cluster_wide: ClusterWide = False,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the dynamic configs of a broker, or the cluster-wide default."""
+    _require_one(broker_id, cluster_wide)
     with admin_client(cluster, bootstrap) as admin:
         configs = broker_configs(admin, broker_id)
     if as_json:
@@ -31,6 +35,7 @@ def describe(
 
 def alter(
     broker_id: BrokerId = None,
+    cluster_wide: ClusterWide = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", help="Setting of brokers as NAME=VALUE, by Kafka's name.")
     ] = None,
@@ -42,6 +47,7 @@ def alter(
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a broker, or of all, while they run. If any change is refused, none is applied."""
+    _require_one(broker_id, cluster_wide)
     given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
     changes: dict[str, str | None] = dict(given)
     if not changes:
@@ -56,3 +62,8 @@ def alter(
     subject = "all brokers" if broker_id is None else f"broker {broker_id}"
     results = [f"{name} deleted" if value is None else f"{name} = {value}" for name, value in changes.items()]
     print(f"{subject}: {', '.join(results)}")
+
+
+def _require_one(broker_id: int | None, cluster_wide: bool) -> None:
+    if (broker_id is None) != cluster_wide:
+        raise UsageError("give either --id, for one broker, or --default, for all")

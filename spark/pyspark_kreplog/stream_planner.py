@@ -16,7 +16,7 @@ from typing import Any
 
 from kreplog.errors import KreplogError, OffsetOutOfRangeError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.bounds import require_every_partition, resolve
+from pyspark_kreplog.bounds import end_offset, require_every_partition, resolve
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.log_directory import (
@@ -257,7 +257,8 @@ class StreamPlanner:
         for partition, wanted in end.items():
             with self._logs.use(partition) as log:
                 if log is not None:
-                    first, stop = max(start[partition], log.log_start_offset), min(wanted, log.high_watermark)
+                    committed = end_offset(log, self._options.consumer.isolation_level)
+                    first, stop = max(start[partition], log.log_start_offset), min(wanted, committed)
                     if first < stop:
                         ranges[partition] = first, stop
                         sizes[partition] = max(1, _size(log, first, stop))

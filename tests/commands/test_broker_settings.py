@@ -14,25 +14,28 @@ from tests.commands.conftest import Kreplog
 
 def test_settings_of_one_broker_and_of_all(trio: LocalCluster, on_trio: Kreplog) -> None:
     first, second = sorted(trio.brokers)[:2]
-    done = on_trio("broker", "alter", "--config", "log.retention.ms=1000", "--config", "log.roll.ms=5000")
+    done = on_trio("broker", "alter", "--default", "--config", "log.retention.ms=1000", "--config", "log.roll.ms=5000")
     assert (done.code, done.out) == (0, b"all brokers: log.retention.ms = 1000, log.roll.ms = 5000\n")
     done = on_trio("broker", "alter", "--id", second, "--config", "log.retention.ms=2000")
     assert done.out.decode() == f"broker {second}: log.retention.ms = 2000\n"
     assert on_trio("broker", "describe", "--id", second).out == b"log.retention.ms = 2000\n"
     assert on_trio("broker", "describe", "--id", first).out == b""
-    assert json.loads(on_trio("broker", "describe", "--json").out) == {
+    assert json.loads(on_trio("broker", "describe", "--default", "--json").out) == {
         "broker": None,
         "configs": {"log.retention.ms": "1000", "log.roll.ms": "5000"},
     }
     refused = on_trio("broker", "alter", "--id", second, "--config", "log.dirs=/elsewhere")
     assert refused.code == 1 and "log.dirs cannot be changed while a broker runs" in refused.err
     on_trio("broker", "alter", "--id", second, "--delete-config", "log.retention.ms")
-    on_trio("broker", "alter", "--delete-config", "log.retention.ms", "--delete-config", "log.roll.ms")
-    assert on_trio("broker", "describe").out == on_trio("broker", "describe", "--id", second).out == b""
+    on_trio("broker", "alter", "--default", "--delete-config", "log.retention.ms", "--delete-config", "log.roll.ms")
+    assert on_trio("broker", "describe", "--default").out == on_trio("broker", "describe", "--id", second).out == b""
 
 
 def test_what_is_wrong_is_said(on_trio: Kreplog) -> None:
-    assert "nothing to alter" in on_trio("broker", "alter").err
+    assert "nothing to alter" in on_trio("broker", "alter", "--default").err
+    change = ("--config", "log.roll.ms=1")
+    for arguments in (("alter", *change), ("alter", "--id", 1, "--default", *change), ("describe",)):
+        assert "give either --id, for one broker, or --default" in on_trio("broker", *arguments).err
     twice = ("--config", "log.roll.ms=1", "--delete-config", "log.roll.ms")
-    assert "give each setting once" in on_trio("broker", "alter", *twice).err
+    assert "give each setting once" in on_trio("broker", "alter", "--default", *twice).err
     assert "broker 77 does not respond, live are" in on_trio("broker", "describe", "--id", 77).err

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords, SendMarkers
 from kreplog.core.events import GroupRecordsAppended, GroupRecordsRead, MarkersReplied
 from kreplog.core.messages import CoordinatorProduce, ProducePartition, ProduceResponse
-from kreplog.errors import KreplogError
+from kreplog.errors import InvariantError, KreplogError
 
 ACKS_ALL = -1
 
@@ -54,6 +54,8 @@ def read(effect: ReadGroupRecords, log: CoordinatorLog | None) -> GroupRecordsRe
     try:
         offset, end = max(effect.offset, log.log_start_offset), log.high_watermark
         records, next_offset = _committed(*log.fetch(offset), end) if offset < end else ((), offset)
+    except InvariantError:
+        raise
     except KreplogError as error:
         return _failed(effect, str(error))
     return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, records, next_offset)

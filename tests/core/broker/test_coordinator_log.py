@@ -16,7 +16,7 @@ from kreplog.core.messages import (
     ProduceResponse,
     WriteMarkersRequest,
 )
-from kreplog.errors import ErrorCode, KreplogError
+from kreplog.errors import ErrorCode, InvariantError, KreplogError
 from kreplog.types import TopicPartition
 
 OFFSETS = TopicPartition("__consumer_offsets", 3)
@@ -108,3 +108,8 @@ def test_markers_have_the_error_of_each_partition_and_none_if_the_response_is_lo
     response = ProduceResponse(tuple(ProducedPartition(*error) for error in errors))
     assert coordinator_log.markers_replied(effect, response) == MarkersReplied(7, errors)
     assert coordinator_log.markers_replied(effect, None) == MarkersReplied(7)
+
+
+def test_a_fault_of_the_program_is_no_failed_read() -> None:
+    with pytest.raises(InvariantError):
+        coordinator_log.read(ReadGroupRecords(OFFSETS, EPOCH, 0), Log(0, 6, 6, damaged=InvariantError("a fault")))
