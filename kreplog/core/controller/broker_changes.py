@@ -93,7 +93,7 @@ class BrokerChanges:
     def on_change(self) -> Steps[None]:
         """Registrations were created, replaced, changed or deleted, or dynamic configs of brokers altered."""
         context = self._context
-        found = yield from store_reader.brokers()
+        found = yield from store_reader.brokers(context.last_readable_configs)
         failed = [
             id
             for id, registration in context.brokers.items()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import BrokerConfigs
+from kreplog.core.messages import BrokerConfigs, Configs
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
@@ -46,7 +46,7 @@ class ControllerContext:
 
     controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
     brokers: registrations that this controller has applied. registration_created: the store's transaction of each.
-    broker_configs: the dynamic configs of each.
+    broker_configs: the dynamic configs of each. last_readable_configs: of each node of dynamic configs, by path.
     failed_replicas: replicas on failed disks, by broker, until it registers again.
     topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
     deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested target, () to
@@ -61,6 +61,7 @@ class ControllerContext:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.registration_created: dict[int, int] = {}
         self.broker_configs: dict[int, BrokerConfigs] = {}
+        self.last_readable_configs: dict[str, Configs] = {}
         self.failed_replicas: dict[int, dict[TopicPartition, None]] = {}
         self.log_dir_events: tuple[LogDirEvent, ...] = ()
         self.topics: dict[str, TopicNode] = {}

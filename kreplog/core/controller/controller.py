@@ -198,7 +198,7 @@ class Controller:
         way."""
         term, context = self._term, self._term.context
         notifications, _ = yield from store_reader.isr_changes()  # before the states that they are about are read
-        registrations = yield from store_reader.brokers()
+        registrations = yield from store_reader.brokers(context.last_readable_configs)
         events = yield from store_reader.log_dir_events()
         yield from store_reader.fill(context)
         removed = yield from store_reader.tree(nodes.REMOVED)

@@ -42,16 +42,18 @@ def children(path: str) -> Steps[list[str]]:
     return found or []
 
 
-def brokers() -> Steps[dict[int, RegisteredBroker]]:
+def brokers(last_readable: dict[str, Configs]) -> Steps[dict[int, RegisteredBroker]]:
     """All registered brokers. Epochs are read before registrations: if a registration is replaced in between, the watch
-    on the children fires, and the epoch returned here differs from the new one. Leaves a watch on their configs."""
+    on the children fires, and the epoch returned here differs from the new one. Leaves a watch on their configs.
+
+    last_readable: dynamic configs by the path of their node, kept where the node is unreadable now; updated here."""
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
     if not ids:
         return {}
     epochs: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
     config_paths = tuple(map(nodes.broker_config, (*ids, None)))
     registered: Nodes = yield GetNodes((*map(nodes.broker, ids), *config_paths), watch=True)
-    *own, default = yield from _broker_configs(config_paths, registered[len(ids) :])
+    *own, default = yield from _broker_configs(config_paths, registered[len(ids) :], last_readable)
     found = {}
     for broker, epoch, handled, node, config in zip(
         ids, epochs[: len(ids)], epochs[len(ids) :], registered[: len(ids)], own, strict=True
@@ -69,15 +71,16 @@ def brokers() -> Steps[dict[int, RegisteredBroker]]:
     return found
 
 
-def _broker_configs(paths: Sequence[str], found: Nodes) -> Steps[list[Configs]]:
-    configs: list[Configs] = []
+def _broker_configs(paths: Sequence[str], found: Nodes, last_readable: dict[str, Configs]) -> Steps[list[Configs]]:
+    """Those of unreadable nodes stay as they were: under a shorter static retention a typo would delete records."""
     for path, node in zip(paths, found, strict=True):
         try:
-            configs.append(nodes.decode_broker_config(path, node))
+            last_readable[path] = nodes.decode_broker_config(path, node)
         except CoordinationError as error:
-            yield StateChange("error", f"{error}; brokers have their static settings until it is repaired")
-            configs.append(())
-    return configs
+            kept = ", ".join(f"{name} = {value}" for name, value in last_readable.setdefault(path, ()))
+            remaining = f"keep {kept}" if kept else "have their static settings"
+            yield StateChange("error", f"{error}; brokers {remaining} until it is repaired")
+    return [last_readable[path] for path in paths]
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[TopicNode, TopicConfig]]]:
@@ -187,7 +190,7 @@ def fill(context: ControllerContext) -> Steps[None]:
 def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
     """Content of a controller's UpdateMetadata, for a broker that no controller reaches; read in pieces. A partition
     without a state has no leader."""
-    live = [registered.registration for registered in (yield from brokers()).values()]
+    live = [registered.registration for registered in (yield from brokers({})).values()]
     names = yield from children(nodes.TOPICS)
     partition_states: list[PartitionState] = []
     for start in range(0, len(names), TOPICS_AT_ONCE):

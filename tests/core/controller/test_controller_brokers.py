@@ -475,19 +475,20 @@ def test_a_leader_or_a_follower_that_takes_no_more_in_its_leader_epoch_is_given_
     cluster.check()
 
 
+def sent_configs(cluster: Cluster, broker: int) -> BrokerConfigs:
+    """Of the last LeaderAndIsr or UpdateMetadata to the broker."""
+    request = cluster.brokers[broker].requests[-1]
+    assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
+    return request.configs
+
+
 def test_kip226_each_broker_gets_its_own_dynamic_configs_and_those_of_all() -> None:
     cluster = cluster_with(1, 2)
-
-    def configs(broker: int) -> BrokerConfigs:
-        request = cluster.brokers[broker].requests[-1]
-        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
-        return request.configs
-
     cluster.write(*set_broker_config_operations(None, {"log.roll.ms": "1"}, None, directory=True))
     cluster.write(*set_broker_config_operations(2, {"log.retention.ms": "2"}, None))
     cluster.run()
     own, default = (("log.retention.ms", "2"),), (("log.roll.ms", "1"),)
-    assert [configs(broker) for broker in (1, 2, 3)] == [
+    assert [sent_configs(cluster, broker) for broker in (1, 2, 3)] == [
         BrokerConfigs((), default),
         BrokerConfigs(own, default),
         BrokerConfigs((), default),
@@ -499,7 +500,30 @@ def test_kip226_each_broker_gets_its_own_dynamic_configs_and_those_of_all() -> N
         request for request in reversed(cluster.brokers[2].requests) if isinstance(request, LeaderAndIsrRequest)
     )
     assert init.is_init and init.configs == BrokerConfigs(own, default)
-    cluster.write(SetData(nodes.broker_config(2), b"{]"))
+
+
+def test_kip226_brokers_keep_the_dynamic_configs_of_a_node_that_becomes_unreadable() -> None:
+    cluster = cluster_with(1, 2)
+    cluster.write(*set_broker_config_operations(None, {"log.roll.ms": "1"}, None, directory=True))
+    cluster.write(*set_broker_config_operations(2, {"log.retention.ms": "2"}, None))
     cluster.run()
-    assert configs(2) == BrokerConfigs((), default)
+    own, default = (("log.retention.ms", "2"),), (("log.roll.ms", "1"),)
+    cluster.write(SetData(nodes.broker_config(2), b"{]"))
+    cluster.write(SetData(nodes.broker_config(None), b"{]"))
+    cluster.run()
+    for broker, kept in ((2, "log.retention.ms = 2"), (None, "log.roll.ms = 1")):
+        logged = f"brokers keep {kept} until it is repaired"
+        assert any(nodes.broker_config(broker) in text and logged in text for _, text in cluster.log)
+    cluster.brokers[2].stop()
+    cluster.brokers[2].start()
+    cluster.run()
+    assert sent_configs(cluster, 2) == BrokerConfigs(own, default)
+    cluster.write(SetData(nodes.broker_config(None), b"{}"))
+    cluster.run()
+    assert [sent_configs(cluster, broker) for broker in (1, 2)] == [BrokerConfigs(), BrokerConfigs(own)]
+    assert not any("static settings" in text for _, text in cluster.log)
+    cluster.box.die()
+    cluster.start_controller()
+    cluster.run()
+    assert sent_configs(cluster, 2) == BrokerConfigs()
     assert any("have their static settings until it is repaired" in text for _, text in cluster.log)
