@@ -13,7 +13,8 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
-from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, resource_error
+from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
+from kreplog.core.messages import BrokerConfigs
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
 from kreplog.server.handlers.admin import (
@@ -108,7 +109,7 @@ class ConfigHandlers:
             parent, node = await self._store.get_nodes((nodes.BROKER_CONFIGS, path))
             before = await self._broker_config(path, node, keep)
             try:
-                after = altered(before if keep else {}, changes, PARSERS)
+                after = altered(before if keep and before else {}, changes, PARSERS)
             except InvalidSettingError as error:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from error
             if validate_only:
@@ -121,20 +122,22 @@ class ConfigHandlers:
                     )
                 except (NodeExistsError, NoNodeError, BadVersionError):
                     continue
-            await self._topics.until(partial(self._applies, subject, after), METADATA_WAIT_S)
+            valid, _ = parsed(BrokerConfigs(tuple(after.items())), PARSERS)
+            await self._topics.until(partial(self._applies, subject, dict(valid.own)), METADATA_WAIT_S)
             return {}
         raise _contended("the brokers")
 
-    async def _broker_config(self, path: str, node: Node | None, keep: bool) -> dict[str, str]:
+    async def _broker_config(self, path: str, node: Node | None, keep: bool) -> dict[str, str] | None:
+        """None: the node is unreadable, and is to be replaced."""
         try:
             return dict(nodes.decode_broker_config(path, node))
         except CoordinationError as error:
             if keep:
                 raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
-            return {}
+            return None
 
     def _applies(self, subject: int | None, config: Mapping[str, str]) -> bool:
-        """Whether this broker has applied new dynamic configs."""
+        """Whether this broker has applied new dynamic configs, given without those that it ignores."""
         configs = self._settings.configs
         return dict(configs.default if subject is None else configs.own) == config
 

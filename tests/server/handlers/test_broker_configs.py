@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from kreplog.core.dynamic_configs import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
+from kreplog.server.handlers.admin import INVALID_CONFIG
 from kreplog.server.settings import _LOG
 from kreplog.types import Node, TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -44,7 +45,8 @@ OTHER_VALUES: dict[str, Any] = {
 async def alter(
     client: Client, name: str, changes: dict[str, str | None], operation: int | None = None, **extent: Any
 ) -> tuple[int, str | None]:
-    """Error code and message. By default values are set, and None deletes."""
+    """Error code and message; waits until the broker has applied the changes. By default values are set, and None
+    deletes."""
     configs = [
         {
             "name": setting,
@@ -57,7 +59,28 @@ async def alter(
     answer = await client.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], **{"validate_only": False, **extent}
     )
+    if answer.responses[0].error_code == 0 and not extent:
+        await until_applied(client.broker, name, changes)
     return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def replace(client: Client, name: str, configs: dict[str, str]) -> tuple[int, str | None]:
+    """With AlterConfigs. Error code and message."""
+    given = [{"name": setting, "value": value} for setting, value in configs.items()]
+    resource = {"resource_type": 4, "resource_name": name, "configs": given}
+    answer = await client.call(ApiKey.ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def until_applied(broker: Broker, name: str, changes: Mapping[str, str | None]) -> None:
+    """Until the broker has these dynamic configs, of itself or with an empty name the cluster-wide default, and none
+    where the value is None."""
+
+    async def applied() -> bool:
+        held = broker.dynamic.configs
+        return changes.items() <= {**dict.fromkeys(changes), **dict(held.own if name else held.default)}.items()
+
+    await eventually(applied)
 
 
 async def described(client: Client, name: str, kind: int = 4) -> dict[str, Any]:
@@ -152,6 +175,11 @@ def test_a_topics_own_setting_counts_more(tmp_path: Path) -> None:
         configs = [{"name": "retention.ms", "value": "5000", "config_operation": SET}]
         resource = {"resource_type": 2, "resource_name": "topic", "configs": configs}
         await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+
+        async def applied() -> bool:
+            return config_of(broker).retention_ms == 5000
+
+        await eventually(applied)
         await alter(client, "", {"log.retention.ms": "9000"})
         assert config_of(broker).retention_ms == 5000
         shown = (await described(client, "topic", kind=2))["retention.ms"]
@@ -239,10 +267,49 @@ def test_validate_only_changes_nothing_and_what_is_not_set_can_be_deleted(tmp_pa
 def test_alter_configs_replaces_what_is_set(tmp_path: Path) -> None:
     async def work(client: Client, broker: Broker) -> None:
         await alter(client, "1", {"log.retention.ms": "7", "log.roll.ms": "8"})
-        resource = {"resource_type": 4, "resource_name": "1", "configs": [{"name": "log.roll.ms", "value": "9"}]}
-        answer = await client.call(ApiKey.ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
-        assert answer.responses[0].error_code == 0
-        assert broker.dynamic.configs.own == (("log.roll.ms", "9"),)
+        assert await replace(client, "1", {"log.roll.ms": "9"}) == (0, None)
+        await until_applied(broker, "1", {"log.roll.ms": "9", "log.retention.ms": None})
+
+    with_brokers(tmp_path, work)
+
+
+@pytest.mark.parametrize("configs", [{}, {"log.roll.ms": "9"}])
+def test_alter_configs_replaces_an_unreadable_node(tmp_path: Path, configs: dict[str, str]) -> None:
+    path = nodes.broker_config(1)
+
+    async def work(client: Client, broker: Broker) -> None:
+        await alter(client, "1", {"log.retention.ms": "7"})
+        await broker.store.multi((kreplog.types.SetData(path, b"{]"),))
+        code, message = await alter(client, "1", {"log.roll.ms": "9"})
+        assert code == INVALID_CONFIG
+        assert message is not None and message.endswith("AlterConfigs replaces it")
+        assert await replace(client, "1", configs) == (0, None)
+        assert nodes.decode_broker_config(path, (await broker.store.get_nodes((path,)))[0]) == tuple(configs.items())
+        await until_applied(broker, "1", {"log.retention.ms": None, **configs})
+
+    with_brokers(tmp_path, work)
+
+
+def test_an_alteration_is_applied_where_an_ignored_one_is_stored_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaited: list[Callable[[], bool]] = []
+
+    async def work(client: Client, broker: Broker) -> None:
+        until = broker.topics.until
+
+        async def noted(true: Callable[[], bool], timeout_s: float) -> bool:
+            awaited.append(true)
+            return await until(true, timeout_s)
+
+        await alter(client, "", {"log.retention.ms": "1000"})
+        monkeypatch.setattr(broker.topics, "until", noted)
+        content = nodes.encode_broker_config({"a.newer.setting": "1"})
+        await broker.store.multi((kreplog.types.SetData(nodes.broker_config(None), content),))
+        assert await alter(client, "", {"log.retention.ms": "2000"}) == (0, None)
+        assert [true() for true in awaited] == [True]
+        (node,) = await broker.store.get_nodes((nodes.broker_config(None),))
+        assert isinstance(node, Node) and b"a.newer.setting" in node.data
 
     with_brokers(tmp_path, work)
 
@@ -251,11 +318,7 @@ def test_all_brokers_get_the_default_of_the_cluster_and_each_its_own(tmp_path: P
     async def work(client: Client, first: Broker, second: Broker) -> None:
         await alter(client, "", {"log.retention.ms": "1000"})
         await alter(client, "1", {"log.roll.ms": "2000"})
-
-        async def applied() -> bool:
-            return second.dynamic.configs.default == (("log.retention.ms", "1000"),)
-
-        await eventually(applied)
+        await until_applied(second, "", {"log.retention.ms": "1000"})
         assert first.dynamic.configs.default == second.dynamic.configs.default
         assert (first.dynamic.configs.own, second.dynamic.configs.own) == ((("log.roll.ms", "2000"),), ())
 
@@ -282,11 +345,7 @@ def test_what_a_broker_cannot_apply_is_ignored_and_logged(tmp_path: Path, caplog
         assert isinstance(node, Node)
         content = nodes.encode_broker_config({"log.retention.ms": "2000", "a.newer.setting": "1", "log.roll.ms": "0"})
         await broker.store.multi((kreplog.types.SetData(nodes.broker_config(None), content),))
-
-        async def applied() -> bool:
-            return broker.dynamic.configs.default == (("log.retention.ms", "2000"),)
-
-        await eventually(applied)
+        await until_applied(broker, "", {"log.retention.ms": "2000", "log.roll.ms": None})
         assert "a.newer.setting is not a setting of a broker" in caplog.text
         assert "log.roll.ms = 0: must be an integer" in caplog.text
 
