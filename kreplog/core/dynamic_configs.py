@@ -19,12 +19,10 @@ TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 
-DYNAMIC = frozenset(
+DYNAMIC_OF_LOGS = frozenset(
     {
-        "log.cleaner.backoff.ms",
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.delete.retention.ms",
-        "log.cleaner.io.max.bytes.per.second",
         "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",
         "log.cleaner.min.compaction.lag.ms",
@@ -38,11 +36,14 @@ DYNAMIC = frozenset(
         "log.retention.ms",
         "log.roll.ms",
         "log.segment.bytes",
-        "max.connections",
         "message.max.bytes",
         "producer.id.expiration.ms",
     }
 )
+"""Settings of a broker that take effect while it runs and change those of its logs; log.cleaner.threads does, since
+log.cleaner.dedupe.buffer.size is of all threads together."""
+
+DYNAMIC = DYNAMIC_OF_LOGS | {"log.cleaner.backoff.ms", "log.cleaner.io.max.bytes.per.second", "max.connections"}
 """Settings of a broker that take effect while it runs."""
 
 Parse = Callable[[Any], Any]
@@ -72,6 +73,12 @@ class Synonym(NamedTuple):
 def effective(configs: BrokerConfigs) -> dict[str, str]:
     """By name: the texts that count for the broker, in place of its static settings."""
     return {**dict(configs.default), **dict(configs.own)}
+
+
+def changes_logs(before: BrokerConfigs, after: BrokerConfigs) -> bool:
+    """Whether open logs are to be configured when one replaces the other."""
+    changed = effective(before).items() ^ effective(after).items()
+    return any(name in DYNAMIC_OF_LOGS for name, _ in changed)
 
 
 def resource_error(name: str, broker_id: int) -> str | None:

@@ -165,7 +165,8 @@ class ConfigureLog:
 
 @dataclass(frozen=True, slots=True)
 class ConfigureBroker:
-    """The dynamic configs of this broker have changed; a ConfigureLog for each of its logs follows. No answer."""
+    """The dynamic configs of this broker have changed; a ConfigureLog for each of its logs follows if
+    that changes their settings. No answer."""
 
     configs: BrokerConfigs
 

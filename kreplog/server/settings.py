@@ -22,6 +22,7 @@ from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
 LONGEST_SOCKET_PATH = 100
+MAX_CLEANER_THREADS = 64
 _MAX_INT32 = 2**31 - 1
 _WILDCARDS = ("0.0.0.0", "::")
 
@@ -567,7 +568,7 @@ SETTINGS: dict[str, _Setting] = {
     "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     "log.cleaner.enable": _Setting(_boolean, True),
-    "log.cleaner.threads": _Setting(_integer(1, 64), 1),
+    "log.cleaner.threads": _Setting(_integer(1, MAX_CLEANER_THREADS), 1),
     "log.cleaner.backoff.ms": _Setting(_integer(0, 86_400_000), 15_000),
     "log.cleaner.io.max.bytes.per.second": _Setting(_number(1, sys.float_info.max), None),
     "log.cleaner.io.buffer.size": _Setting(_integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,14 @@ from kreplog.core.dynamic_configs import (
     DYNAMIC,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT_BROKER,
+    DYNAMIC_OF_LOGS,
     SET,
     STATIC,
     SUBTRACT,
     Change,
     InvalidSettingError,
     altered,
+    changes_logs,
     config_text,
     effective,
     parsed,
@@ -25,7 +28,8 @@ from kreplog.core.dynamic_configs import (
     synonyms,
 )
 from kreplog.core.messages import BrokerConfigs
-from kreplog.server.settings import SETTINGS
+from kreplog.server.broker import log_config_of
+from kreplog.server.settings import SETTINGS, load, replaced
 
 NAME = "log.retention.ms"
 PARSERS = {"broker.id": int, NAME: int, "log.roll.ms": int}
@@ -87,6 +91,24 @@ def test_a_broker_answers_for_itself_and_for_the_cluster() -> None:
     assert resource_error("7", 7) is None and resource_error("", 7) is None
     for name in ("8", "07", "-7", "seven", "7/../8", "\u0667"):
         assert resource_error(name, 7) is not None
+
+
+def test_open_logs_are_configured_where_a_setting_of_theirs_differs() -> None:
+    before = BrokerConfigs(((NAME, "1"),), (("max.connections", "7"),))
+    assert not changes_logs(before, BrokerConfigs(((NAME, "1"),), ((NAME, "2"), ("log.cleaner.backoff.ms", "5"))))
+    assert changes_logs(before, BrokerConfigs(((NAME, "2"),), before.default))
+    assert changes_logs(before, BrokerConfigs((), before.default))
+
+
+@pytest.mark.parametrize("name", sorted(DYNAMIC))
+def test_what_changes_logs_follows_from_the_definitions_of_settings(tmp_path: Path, name: str) -> None:
+    static = load({"broker.id": 1, "log.dirs": str(tmp_path), "coordination": f"embedded:{tmp_path}"})
+    value = {"log.message.timestamp.type": "LogAppendTime", "log.cleaner.min.cleanable.ratio": 0.25}.get(name, 7 << 20)
+    if name == "log.cleaner.threads":
+        value = 2
+    changed = replaced(static, {name: value})
+    assert changed != static
+    assert (log_config_of(changed) != log_config_of(static)) == (name in DYNAMIC_OF_LOGS)
 
 
 def test_values_are_written_as_kafka_writes_them() -> None:

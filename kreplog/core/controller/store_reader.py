@@ -77,8 +77,8 @@ def _broker_configs(paths: Sequence[str], found: Nodes, last_readable: dict[str,
         try:
             last_readable[path] = nodes.decode_broker_config(path, node)
         except CoordinationError as error:
-            kept = ", ".join(f"{name} = {value}" for name, value in last_readable.setdefault(path, ()))
-            remaining = f"keep {kept}" if kept else "have their static settings"
+            settings = ", ".join(f"{name} = {value}" for name, value in last_readable.setdefault(path, ()))
+            remaining = f"keep {settings}" if settings else "have their static settings"
             yield StateChange("error", f"{error}; brokers {remaining} until it is repaired")
     return [last_readable[path] for path in paths]
 

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
+from kreplog.core.dynamic_configs import changes_logs
 from kreplog.core.effects import (
     ConfigureBroker,
     ConfigureLog,
@@ -304,8 +305,10 @@ class ReplicaManager:
         """Apply dynamic configs before the rest of a request: no log is opened under others."""
         if configs == self.configs:
             return
-        self.configs = configs
+        before, self.configs = self.configs, configs
         yield ConfigureBroker(configs)
+        if not changes_logs(before, configs):
+            return
         for partition in self.partitions.values():
             if partition.role is not Role.OFFLINE:
                 yield ConfigureLog(partition.topic_partition, partition.config)

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from kreplog.core.broker.log_cleaning import CleanerQueue
 from kreplog.errors import KreplogError, LogClosedError, LogFailedError, is_disk_full, is_exhaustion
+from kreplog.server.settings import MAX_CLEANER_THREADS
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
 from kreplog.types import CompactionBacklog, CompactionReport, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
-
-MAX_THREADS = 64
-"""Maximum of log.cleaner.threads; a thread starts when it is first needed."""
 
 T = TypeVar("T")
 
@@ -69,7 +67,7 @@ class LogCleaner:
         self._note_sealed = note_sealed
         self.settings = settings
         self._configured = asyncio.Event()
-        self._pool = ThreadPoolExecutor(MAX_THREADS, "kreplog-cleaner")
+        self._pool = ThreadPoolExecutor(MAX_CLEANER_THREADS, "kreplog-cleaner")  # each starts when it is first needed
         self._choosing = asyncio.Lock()
 
     @property

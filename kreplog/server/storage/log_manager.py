@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kreplog.config import TopicConfig
+from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.errors import (
     LogClosedError,
@@ -87,6 +87,8 @@ class LogManager:
         self.cleaner = LogCleaner(
             hosted, cleaning or CleanerSettings(), self._failures.log_failed, self._flusher.note_sealed
         )
+        self._configs: dict[TopicConfig, LogConfig] = {}
+        self._configs_under = hosted.config
         self._checkpoints = CheckpointWriter(hosted, pool, self._failures.fail)
         self._operations: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -225,10 +227,19 @@ class LogManager:
             _log.warning("%s keeps its settings: %s", effect.partition, error)
 
     def _set_config(self, replica: Replica, topic: TopicConfig) -> None:
-        config = topic.log_config(self.hosted.config)
+        config = self._log_config(topic)
         if replica.log.config != config:
             replica.log.configure(config)
         self._flusher.set_flush_ms(replica, topic.flush_ms)
+
+    def _log_config(self, topic: TopicConfig) -> LogConfig:
+        if self._configs_under is not self.hosted.config:
+            self._configs_under = self.hosted.config
+            self._configs.clear()
+        config = self._configs.get(topic)
+        if config is None:
+            config = self._configs[topic] = topic.log_config(self.hosted.config)
+        return config
 
     def _read(self, effect: effects.ReadLog) -> memoryview:
         """A view of the mapped segment, valid for as long as it is referenced: truncation replaces the file, never cuts

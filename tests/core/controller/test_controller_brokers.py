@@ -511,8 +511,8 @@ def test_kip226_brokers_keep_the_dynamic_configs_of_a_node_that_becomes_unreadab
     cluster.write(SetData(nodes.broker_config(2), b"{]"))
     cluster.write(SetData(nodes.broker_config(None), b"{]"))
     cluster.run()
-    for broker, kept in ((2, "log.retention.ms = 2"), (None, "log.roll.ms = 1")):
-        logged = f"brokers keep {kept} until it is repaired"
+    for broker, setting in ((2, "log.retention.ms = 2"), (None, "log.roll.ms = 1")):
+        logged = f"brokers keep {setting} until it is repaired"
         assert any(nodes.broker_config(broker) in text and logged in text for _, text in cluster.log)
     cluster.brokers[2].stop()
     cluster.brokers[2].start()

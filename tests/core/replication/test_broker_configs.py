@@ -38,7 +38,11 @@ def test_altered_configs_are_applied_to_open_logs_once() -> None:
     for sequence in (1, 2):
         shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=sequence, configs=CONFIGS))
     assert configured(shell, start) == [ConfigureBroker(CONFIGS), ConfigureLog(TP, shell.partition.config)]
+    start, others = len(shell.effects), BrokerConfigs(CONFIGS.own, (*CONFIGS.default, ("max.connections", "5")))
+    shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=3, configs=others))
+    assert configured(shell, start) == [ConfigureBroker(others)]
+    shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=4, configs=CONFIGS))
     shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=1))
     assert shell.manager.configs == CONFIGS  # a late copy
-    shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=3))
+    shell.request(UpdateMetadataRequest(9, 1, 1, (), sequence=5))
     assert shell.manager.configs == NO_CONFIGS

@@ -196,6 +196,18 @@ def test_a_producers_batch_fits_in_a_segment_a_leaders_and_a_coordinators_need_n
     life.crash()
 
 
+def test_logs_of_equal_topic_settings_share_theirs_until_those_of_the_broker_change(life: Life) -> None:
+    logs, other = life.open(), TopicPartition("other", 0)
+    for partition in (TP, other):
+        logs.execute(effects.OpenLog(partition, ID, TopicConfig(retention_ms=5)))
+    first, second = (logs.hosted.of(partition).log for partition in (TP, other))
+    assert first.config is second.config
+    logs.hosted.config = LogConfig(replicated=True, segment_ms=9)
+    logs.execute(effects.ConfigureLog(TP, TopicConfig(retention_ms=5)))
+    assert (first.config.segment_ms, first.config.retention_ms) == (9, 5)
+    life.crash()
+
+
 def test_a_failed_log_keeps_its_settings(life: Life) -> None:
     logs = life.open()
     opened(logs)
