@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kreplog.core.work_queues import PREFIX, Delivery, QueuePartition, WorkQueueConfig
@@ -37,6 +37,9 @@ COMMITTED_TOGETHER = 100
 RETRY_MS = 20
 """Between two tries of a dead letter whose topic is locked: each opens the topic, and the kernel does not announce that
 it is closed elsewhere."""
+
+DEAD_LETTERS_MS = 100
+"""How long a call appends dead letters before it leaves the others to the next: each opens the topic, and flushes."""
 
 LOCK_ENDED = "the lock of its last delivery ended, or its worker did"
 
@@ -73,6 +76,8 @@ class QueueMember(CursorMember):
         self._partitions: dict[int, QueuePartition] = {}
         self._deliveries: list[tuple[int, Delivery]] = []  # of the call under way, by partition
         self._locked_ms: int | None = None  # when the dead-letter topic was found locked, and not free since
+        self._tried_ms = 0  # when it was found locked last
+        self._appending_ms: int | None = None  # when the call under way appended its first dead letter
         self._prepare()
         super().__init__(topic, name, log, start, decoding)
 
@@ -142,28 +147,47 @@ class QueueMember(CursorMember):
 
     def _deliver(self, most: int) -> list[DeliveredRecord]:
         """Up to `most` records, whose deliveries are committed; [] where there is none now, or where all that there
-        were are dead letters."""
+        were are dead letters: in _deliveries are those that were appended."""
         self._deliveries.clear()
-        records: list[tuple[TopicRecord, Delivery]] = []
+        self._appending_ms = None
+        delivered: list[DeliveredRecord] = []
         try:
-            for number, partition in self._partitions.items():
-                if number not in self._surplus and len(records) < most:
-                    records += self._redeliver(number, partition, most - len(records))
-            while len(records) < most and (found := self._next()) is not None:
-                number, record = found
-                partition = self._partitions[number]
-                delivery = partition.deliver_next(record.offset, now_ms())
-                self._deliveries.append((number, delivery))
-                self._positions[number] = partition.end_offset
-                if not partition.has_room:
-                    self._follows.drop(number)
-                records.append((TopicRecord(number, *record), delivery))
-            delivered = self._decoded(records)
+            for records in self._to_decode(most, delivered):
+                if not self._decode(records, delivered):
+                    break
             self._commit({number for number, _ in self._deliveries})
         except BaseException:
             self._undo()
             raise
         return delivered
+
+    def _to_decode(
+        self, most: int, delivered: list[DeliveredRecord]
+    ) -> Iterator[list[tuple[TopicRecord, Delivery]]]:
+        """Records until `most` are delivered: those to be delivered again, each once at most, then new ones."""
+        began_ms = now_ms()  # what is put off meanwhile is not due by then, however long this takes
+        for number, partition in self._partitions.items():
+            if number not in self._surplus:
+                while len(delivered) < most and (
+                    records := self._redeliver(number, partition, most - len(delivered), began_ms)
+                ):
+                    yield records
+        while len(delivered) < most and (records := self._new(most - len(delivered))):
+            yield records
+
+    def _new(self, most: int) -> list[tuple[TopicRecord, Delivery]]:
+        """Records that are delivered for the first time."""
+        records: list[tuple[TopicRecord, Delivery]] = []
+        while len(records) < most and (found := self._next()) is not None:
+            number, record = found
+            partition = self._partitions[number]
+            delivery = partition.deliver_next(record.offset, now_ms())
+            self._deliveries.append((number, delivery))
+            self._positions[number] = partition.end_offset
+            if not partition.has_room:
+                self._follows.drop(number)
+            records.append((TopicRecord(number, *record), delivery))
+        return records
 
     def _undo(self) -> None:
         """What was not returned has not been delivered."""
@@ -171,9 +195,11 @@ class QueueMember(CursorMember):
             if number in self._partitions and self._partitions[number].is_current(delivery):
                 self._partitions[number].undo(delivery.offset)
 
-    def _redeliver(self, number: int, partition: QueuePartition, most: int) -> list[tuple[TopicRecord, Delivery]]:
+    def _redeliver(
+        self, number: int, partition: QueuePartition, most: int, at_ms: int
+    ) -> list[tuple[TopicRecord, Delivery]]:
         """Records that are delivered again. Those whose deliveries are used up become dead letters."""
-        delivered, exhausted = partition.redeliver(now_ms(), most)
+        delivered, exhausted = partition.redeliver(at_ms, most)
         self._deliveries += [(number, delivery) for delivery in delivered]
         is_changed = False
         for delivery in exhausted:
@@ -239,10 +265,10 @@ class QueueMember(CursorMember):
         self._follows.drop(number)
         self._positions[number] = self._partitions[number].end_offset
 
-    def _decoded(self, records: list[tuple[TopicRecord, Delivery]]) -> list[DeliveredRecord]:
-        """Decode keys and values. A record that does not decode becomes a dead letter; without these it raises as the
-        only record that was taken, and is left to the next call where it is not the first."""
-        delivered: list[DeliveredRecord] = []
+    def _decode(self, records: list[tuple[TopicRecord, Delivery]], delivered: list[DeliveredRecord]) -> bool:
+        """Decode keys and values, and add the records to those that are delivered. A record that does not decode
+        becomes a dead letter; without these it raises as the only record that was taken, or, where it is not the first,
+        is left to the next call with all after it: False."""
         for index, (stored, delivery) in enumerate(records):
             try:
                 (record,) = self._decoding.decoded(iter((stored,)), "raise")
@@ -250,27 +276,36 @@ class QueueMember(CursorMember):
                 if self._dead_letters is not None:
                     if not self._dead_letter_in_turn(stored, delivery, str(error)):
                         self._partitions[stored.partition].undo(delivery.offset, now_ms() + RETRY_MS)
+                        self._deliveries.remove((stored.partition, delivery))
                     continue
-                for other, later in records[max(index, 1) :]:
+                is_first = not delivered
+                for other, later in records[index + is_first :]:
                     self._partitions[other.partition].undo(later.offset)
-                if index == 0:
+                if is_first:
                     self._commit({number for number, _ in self._deliveries})
                     self._deliveries.clear()
                     error.record = DeliveredRecord(*stored, delivery.delivery_count)
                     raise
-                break
+                return False
             delivered.append(DeliveredRecord(*record, delivery.delivery_count))
-        return delivered
+        return True
 
     def _dead_letter_in_turn(self, record: TopicRecord, delivery: Delivery, error: str) -> bool:
         """_dead_letter, which waits for nobody, since others have work to take; False where it is to be tried again
-        after RETRY_MS. Raises LogLockedError where the topic is locked since LOCK_TIMEOUT_S."""
-        tried_ms = now_ms()
-        since_ms = tried_ms if self._locked_ms is None else self._locked_ms
+        after RETRY_MS, as are all while the topic was found locked less than that ago, and those that are left to the
+        next call. Raises LogLockedError where the topic is locked since LOCK_TIMEOUT_S."""
+        now = now_ms()
+        since_ms = now if self._locked_ms is None else self._locked_ms
+        if self._locked_ms is not None and now - self._tried_ms < RETRY_MS:
+            return False
+        if self._appending_ms is None:
+            self._appending_ms = now
+        elif now - self._appending_ms >= DEAD_LETTERS_MS:
+            return False
         self._locked_ms = None
-        if self._dead_letter(record, delivery, error, again=tried_ms - since_ms < LOCK_TIMEOUT_S * 1000):
+        if self._dead_letter(record, delivery, error, again=now - since_ms < LOCK_TIMEOUT_S * 1000):
             return True
-        self._locked_ms = since_ms
+        self._locked_ms, self._tried_ms = since_ms, now_ms()
         return False
 
     def _dead_letter(self, record: TopicRecord, delivery: Delivery, error: str, *, again: bool) -> bool:

@@ -25,6 +25,9 @@ from kreplog.types import TopicPartition
 
 T = TypeVar("T")
 
+LET_IN_S = 0.001
+"""A lock that is released and acquired again at once goes to nobody else."""
+
 MAX_DELAY_MS = 1 << 40
 MAX_ERROR = 1000
 """Characters of an error that are kept; it may have been made from a record of any size."""
@@ -146,8 +149,11 @@ class WorkQueue(QueueMember):
                     self._balance_if_due(now_s)
                     if taken := self._deliver(max_records):
                         return taken
-                    if self._deliveries:
-                        continue  # all of them were dead letters
+                    if self._deliveries:  # all of them were dead letters, and have made room for others
+                        if now_s >= deadline_s:
+                            return []
+                        self._changed.wait(LET_IN_S)
+                        return None
                     waits = self._polled()
                     if waits is None:
                         continue  # records have come meanwhile

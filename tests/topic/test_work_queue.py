@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -318,6 +321,79 @@ class TestDeadLetters:
             os.close(end)
         counts = {value: headers["__dlq.errors.delivery.count"] for value, headers in dead_letters(path)}
         assert counts == {b"0": b"1", b"{": b"1"}, "what was tried and could not be delivered counts once"
+
+    def test_many_dead_letters_that_wait_keep_nobody(
+        self, path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They wait for a topic that is open elsewhere. To look at all of them takes longer than until the first is due
+        again; a call looks at each once, and tries the topic no more often than for a single one."""
+        ticks = itertools.count(1000)
+        now = [0]
+
+        def tick() -> int:
+            now[0] = next(ticks)
+            assert now[0] < give_up[0], "the call goes round and round"
+            return now[0]
+
+        give_up = [50_000]
+        tried_ms: list[int] = []
+        append = DeadLetterTopic.append
+
+        def counted(*arguments: Any) -> None:
+            tried_ms.append(now[0])
+            append(*arguments)
+
+        monkeypatch.setattr(DeadLetterTopic, "append", counted)
+        monkeypatch.setattr(queue_member, "now_ms", tick)
+        monkeypatch.setattr(work_queue, "now_ms", tick)
+        monkeypatch.setattr(queue_member, "LOCK_TIMEOUT_S", math.inf)
+        with (
+            Topic.open(path, read_only=True, value_codec="json") as reader,
+            reader.work_queue("a", dead_letter="orders.dead", record_lock_duration_ms=1 << 40) as queue,
+        ):
+            records = everything(queue)
+            topic.append_many([b"{"] * 200, partition=0)
+            with Topic.open(path.parent / "orders.dead", 1):
+                for most in (1, 100, 1):
+                    assert queue.take(most, timeout=0) == []
+                queue.nack(records[0, 1])
+                queue.nack(records[1, 1])
+                topic.append(b"7", partition=1)
+                assert [queue.take(timeout=0)[0][:2] for _ in range(3)] == [(0, 1), (1, 1), (1, 5)]
+                assert len(tried_ms) > 10, "a call takes longer than RETRY_MS"
+                assert min(np.diff(tried_ms)) >= queue_member.RETRY_MS
+                give_up[0] = sys.maxsize
+                waiting = InThread(lambda: queue.take(timeout=30))
+                until(lambda: queue._sleeping)
+                assert InThread(lambda: queue.committed).result() == {0: 0, 1: 0} and waiting.running
+                topic.append(b"8", partition=1)
+                assert [record.value for record in waiting.result()] == [8]
+
+    def test_a_call_leaves_dead_letters_that_take_long_to_the_next(
+        self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        append = DeadLetterTopic.append
+
+        def slow(*arguments: Any) -> None:
+            append(*arguments)
+            clock[0] += queue_member.DEAD_LETTERS_MS // 2
+
+        monkeypatch.setattr(DeadLetterTopic, "append", slow)
+        with (
+            Topic.open(path, read_only=True, value_codec="json") as reader,
+            reader.work_queue("a", dead_letter="orders.dead", delivery_count_limit=1) as queue,
+        ):
+            records = everything(queue)
+            topic.append_many([b"{"] * 3 + [b"7"], partition=0)
+            assert taken(queue, 1) == [(0, 8, 1)], "what is behind them can be taken"
+            assert len(dead_letters(path)) == 2
+            clock[0] += queue_member.RETRY_MS
+            assert taken(queue) == [] and len(dead_letters(path)) == 3
+            queue.ack(*(records[1, n] for n in range(5)))
+            clock[0] += LOCK_MS
+            assert taken(queue) == [] and len(dead_letters(path)) == 5, "nor those whose deliveries are used up"
+            clock[0] += queue_member.RETRY_MS
+            assert taken(queue) == [] and len(dead_letters(path)) == 7
 
     def test_other_threads_use_the_queue_while_a_dead_letter_waits(
         self, path: Path, topic: Topic, clock: list[int], monkeypatch: pytest.MonkeyPatch
