@@ -56,10 +56,12 @@ def check_int(name: str, value: int, least: int, most: int) -> None:
 
 
 class Delivery(NamedTuple):
-    """The delivery of a record that is under way; delivery_count: 1 for the first."""
+    """The delivery of a record that is under way. delivery_count: 1 for the first. generation: that of the partition at
+    the first, so that no other record that the log has had at the offset is taken for this one."""
 
     offset: int
     delivery_count: int
+    generation: int = 0
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class _InFlight:
     """A record that is not done. due_ms: when its lock or its delay ends. locked: a delivery is under way."""
 
     delivery_count: int
+    generation: int
     due_ms: int = 0
     locked: bool = False
     done: bool = False
@@ -76,12 +79,15 @@ class _InFlight:
 class QueuePartition:
     """The records in flight of a partition that this process owns.
 
-    A record that is done stays until its commit ends: `committed` removes it, `commit_failed` makes it due again."""
+    A record that is done stays until its commit ends: `committed` removes it, `commit_failed` makes it due again.
+    generation: it is raised by each truncation."""
 
-    def __init__(self, start: int, metadata: str, config: WorkQueueConfig) -> None:
-        """start, metadata: as committed; metadata that no work queue wrote is ignored. Raises ValueError for a work
-        queue's metadata that is damaged or of another version."""
+    def __init__(self, start: int, metadata: str, config: WorkQueueConfig, generation: int = 0) -> None:
+        """start, metadata: as committed; metadata that no work queue wrote is ignored. generation: above those that
+        this process has had of the partition. Raises ValueError for a work queue's metadata that is damaged or of
+        another version."""
         self.end_offset = start
+        self.generation = generation
         self._config = config
         self._records: dict[int, _InFlight] = {}  # by offset, in their order
         self._completed: list[int] = []
@@ -144,7 +150,7 @@ class QueuePartition:
             ):
                 raise ValueError(f"{metadata[:60]!r}: {state!r} at {digits - 1} is no run of {length} offsets")
             for offset in range(self.end_offset, self.end_offset + open_records):
-                self._records[offset] = _InFlight(count)
+                self._records[offset] = _InFlight(count, self.generation)
                 self._due.append((0, offset))
             self.end_offset += length
 
@@ -178,7 +184,7 @@ class QueuePartition:
         """Deliver a record for the first time: the next at or past end_offset."""
         self._bound += 1 + _cost(offset - self.end_offset)
         self.advance_to(offset + 1)
-        self._records[offset] = _InFlight(0)
+        self._records[offset] = _InFlight(0, self.generation)
         return self._deliver(offset, now_ms)
 
     def redeliver(self, now_ms: int, most: int) -> tuple[list[Delivery], list[Delivery]]:
@@ -194,7 +200,7 @@ class QueuePartition:
             record.locked = False
             if self.is_exhausted(offset):
                 self._put_off(offset, now_ms + self._config.record_lock_duration_ms)
-                exhausted.append(Delivery(offset, record.delivery_count))
+                exhausted.append(Delivery(offset, record.delivery_count, record.generation))
             else:
                 delivered.append(self._deliver(offset, now_ms))
         return delivered, exhausted
@@ -204,7 +210,7 @@ class QueuePartition:
         record.delivery_count += 1
         record.locked = True
         self._put_off(offset, now_ms + self._config.record_lock_duration_ms)
-        return Delivery(offset, record.delivery_count)
+        return Delivery(offset, record.delivery_count, record.generation)
 
     def undo(self, offset: int, due_ms: int = 0) -> None:
         """A delivery that could not be made does not count. due_ms: from when on the record is delivered instead."""
@@ -221,7 +227,7 @@ class QueuePartition:
         record = self._records.get(delivery.offset)
         if record is None or record.done or not record.locked:
             return False
-        return record.delivery_count == delivery.delivery_count
+        return (record.delivery_count, record.generation) == (delivery.delivery_count, delivery.generation)
 
     def is_exhausted(self, offset: int) -> bool:
         """Whether a record's deliveries are used up."""
@@ -278,6 +284,7 @@ class QueuePartition:
             del self._records[each]
         self._completed = [each for each in self._completed if each < offset]
         self.end_offset = min(self.end_offset, offset)
+        self.generation += 1
 
 
 def _run(state: str, length: int) -> str:

@@ -47,7 +47,8 @@ _logger = logging.getLogger("kreplog")
 
 
 class DeliveredRecord(NamedTuple):
-    """A record of a work queue: the fields of TopicRecord; delivery_count: 1 for its first delivery."""
+    """A record of a work queue: the fields of TopicRecord; delivery_count: 1 for its first delivery; generation: tells
+    it from other records that the partition has had at its offset, before the log was truncated."""
 
     partition: int
     offset: int
@@ -56,6 +57,7 @@ class DeliveredRecord(NamedTuple):
     value: Any
     headers: tuple[tuple[str, bytes | None], ...]
     delivery_count: int
+    generation: int = 0
 
 
 class QueueMember(CursorMember):
@@ -74,6 +76,7 @@ class QueueMember(CursorMember):
         self._config = config
         self._dead_letters = dead_letters
         self._partitions: dict[int, QueuePartition] = {}
+        self._generation = 0  # above those of the partitions that it no longer owns
         self._deliveries: list[tuple[int, Delivery]] = []  # of the call under way, by partition
         self._locked_ms: int | None = None  # when the dead-letter topic was found locked, and not free since
         self._tried_ms = 0  # when it was found locked last
@@ -93,7 +96,7 @@ class QueueMember(CursorMember):
         if metadata and not metadata.startswith(PREFIX):
             _logger.warning("%s: work queue %s replaces the metadata %.60r of its offset", at, self._name, metadata)
         try:
-            self._partitions[number] = QueuePartition(start, metadata, self._config)
+            self._partitions[number] = QueuePartition(start, metadata, self._config, self._generation)
         except ValueError as error:
             raise CorruptWorkQueueError(
                 f"{at}: what work queue {self._name} has done beyond its committed offset {start} cannot be read "
@@ -114,7 +117,8 @@ class QueueMember(CursorMember):
         return self._partitions[number].end_offset
 
     def _disown(self, number: int) -> None:
-        self._partitions.pop(number, None)
+        if (partition := self._partitions.pop(number, None)) is not None:
+            self._generation = max(self._generation, partition.generation + 1)
 
     def _may_release(self, number: int) -> bool:
         return not self._partitions[number].locked(now_ms())
@@ -161,9 +165,7 @@ class QueueMember(CursorMember):
             raise
         return delivered
 
-    def _to_decode(
-        self, most: int, delivered: list[DeliveredRecord]
-    ) -> Iterator[list[tuple[TopicRecord, Delivery]]]:
+    def _to_decode(self, most: int, delivered: list[DeliveredRecord]) -> Iterator[list[tuple[TopicRecord, Delivery]]]:
         """Records until `most` are delivered: those to be delivered again, each once at most, then new ones."""
         began_ms = now_ms()  # what is put off meanwhile is not due by then, however long this takes
         for number, partition in self._partitions.items():
@@ -284,10 +286,10 @@ class QueueMember(CursorMember):
                 if is_first:
                     self._commit({number for number, _ in self._deliveries})
                     self._deliveries.clear()
-                    error.record = DeliveredRecord(*stored, delivery.delivery_count)
+                    error.record = DeliveredRecord(*stored, *delivery[1:])
                     raise
                 return False
-            delivered.append(DeliveredRecord(*record, delivery.delivery_count))
+            delivered.append(DeliveredRecord(*record, *delivery[1:]))
         return True
 
     def _dead_letter_in_turn(self, record: TopicRecord, delivery: Delivery, error: str) -> bool:

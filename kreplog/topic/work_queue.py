@@ -10,9 +10,10 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
@@ -33,6 +34,14 @@ MAX_ERROR = 1000
 """Characters of an error that are kept; it may have been made from a record of any size."""
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Of the tasks of an event loop that take: they do so in the order in which they came. tasks: their number."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tasks: int = 0
+
+
 class WorkQueue(QueueMember):
     """A work queue on a topic, made by `Topic.work_queue`; a context manager. Safe to use from several threads.
 
@@ -44,10 +53,10 @@ class WorkQueue(QueueMember):
 
     _changed: threading.Condition
     _sleeping: bool
-    _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+    _turns: dict[asyncio.AbstractEventLoop, _Turn]
 
     def _prepare(self) -> None:
-        self._turns = WeakKeyDictionary()
+        self._turns = {}
         self._changed = threading.Condition(threading.Lock())
         self._sleeping = False  # of the threads that wait, one sleeps on the logs, the others on the condition
 
@@ -103,31 +112,39 @@ class WorkQueue(QueueMember):
         has taken nothing: what it was to return is delivered to another, and that delivery does not count."""
         check_max_records(max_records)
         deadline_s = _deadline(timeout)
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(loop, _Turn())
+        turn.tasks += 1
         try:
-            async with asyncio.timeout(timeout):
-                await self._turn().acquire()
-        except TimeoutError:
-            return await self._taken_async(max_records, deadline_s) or []
-        try:
-            while (taken := await self._taken_async(max_records, deadline_s)) is None:
-                pass
-            return taken
+            try:
+                async with asyncio.timeout(timeout):
+                    await turn.lock.acquire()
+            except TimeoutError:
+                return await self._taken_async(max_records, deadline_s) or []
+            try:
+                while (taken := await self._taken_async(max_records, deadline_s)) is None:
+                    pass
+                return taken
+            finally:
+                turn.lock.release()
         finally:
-            self._turn().release()
+            turn.tasks -= 1
+            if not turn.tasks:  # it would keep an event loop that has been closed
+                self._turns.pop(loop, None)
 
     async def _taken_async(self, max_records: int, deadline_s: float) -> list[DeliveredRecord] | None:
-        taking = _in_thread(self._take_or_wait, max_records, deadline_s, POLL_INTERVAL_S)
+        taking: Future[list[DeliveredRecord] | None] = Future()
+        ended = _in_thread(_settle, taking, partial(self._take_or_wait, max_records, deadline_s, POLL_INTERVAL_S))
         try:
-            return await asyncio.shield(taking)
+            await asyncio.shield(ended)
         except asyncio.CancelledError:
-            taking.add_done_callback(self._give_back)
+            # In the thread that takes, or in another where that has ended: not in the event loop, since a commit of
+            # another thread can have the lock.
+            _in_thread(taking.add_done_callback, self._give_back)
             raise
+        return taking.result()
 
-    def _turn(self) -> asyncio.Lock:
-        """Of the tasks of an event loop that take: they do so in the order in which they came."""
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-    def _give_back(self, taking: asyncio.Future[list[DeliveredRecord] | None]) -> None:
+    def _give_back(self, taking: Future[list[DeliveredRecord] | None]) -> None:
         """What a task that was cancelled has not got was not delivered."""
         error = taking.exception()
         records = [error.record] if isinstance(error, RecordDecodeError) else [] if error else taking.result() or []
@@ -360,8 +377,15 @@ def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     return asyncio.get_running_loop().run_in_executor(None, call, *arguments)
 
 
+def _settle(outcome: Future[T], call: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # raised again by `result`
+        outcome.set_exception(error)
+
+
 def _delivery(record: DeliveredRecord) -> Delivery:
-    return Delivery(record.offset, record.delivery_count)
+    return Delivery(record.offset, record.delivery_count, record.generation)
 
 
 def _text(error: BaseException | str | None) -> str:

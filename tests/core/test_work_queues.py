@@ -24,6 +24,10 @@ class Work:
     deliveries: int = 0
     due_ms: int = 0
     locked: bool = False
+    generation: int = 0
+
+    def delivery(self, offset: int) -> Delivery:
+        return Delivery(offset, self.deliveries, self.generation)
 
 
 class QueueAgainstModel(RuleBasedStateMachine):
@@ -35,7 +39,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.work: dict[int, Work] = {}
         self.committed = start, ""
         self.queue = QueuePartition(*self.committed, self.config)
-        self.first_delivered = start
+        self.generation = 0
+        self.truncated: list[Delivery] = []
 
     def exhausted(self, work: Work) -> bool:
         return self.config.delivery_count_limit is not None and work.deliveries >= self.config.delivery_count_limit
@@ -47,9 +52,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def deliver(self, delivery: Delivery) -> None:
         work = self.work[delivery.offset]
         work.deliveries, work.due_ms, work.locked = work.deliveries + 1, self.now_ms + LOCK_MS, True
-        assert delivery == (delivery.offset, work.deliveries)
+        assert delivery == work.delivery(delivery.offset)
         assert self.queue.is_current(delivery)
-        assert not self.queue.is_current(Delivery(delivery.offset, work.deliveries - 1))
+        assert not self.queue.is_current(delivery._replace(delivery_count=work.deliveries - 1))
 
     @rule(gap=st.sampled_from([0, 0, 0, 1, 9, 1 << 40]), fails=st.booleans())
     def deliver_next(self, gap: int, fails: bool) -> None:
@@ -58,7 +63,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             return
         offset = self.end + gap
         self.end = offset + 1
-        self.work[offset] = Work()
+        self.work[offset] = Work(generation=self.generation)
         self.deliver(self.queue.deliver_next(offset, self.now_ms))
         if fails:
             self.undo(offset)
@@ -68,7 +73,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def undo(self, offset: int) -> None:
         self.queue.undo(offset)
         work = self.work[offset]
-        assert not self.queue.is_current(Delivery(offset, work.deliveries))
+        assert not self.queue.is_current(work.delivery(offset))
         work.deliveries, work.due_ms, work.locked = work.deliveries - 1, 0, False
 
     @rule(most=st.integers(1, 4), fails=st.booleans())
@@ -80,11 +85,11 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for _, offset in due:
             if len(expected) < most:
                 (used_up if self.exhausted(self.work[offset]) else expected).append(offset)
-        assert [offset for offset, _ in delivered] == expected, "the earliest first, and all that fit"
-        assert [offset for offset, _ in exhausted] == used_up
-        for offset, deliveries in exhausted:
-            work = self.work[offset]
-            assert deliveries == work.deliveries
+        assert [delivery.offset for delivery in delivered] == expected, "the earliest first, and all that fit"
+        assert [delivery.offset for delivery in exhausted] == used_up
+        for delivery in exhausted:
+            offset, work = delivery.offset, self.work[delivery.offset]
+            assert delivery == work.delivery(offset)
             work.due_ms, work.locked = self.now_ms + LOCK_MS, False
             if not fails:
                 self.queue.complete(offset)
@@ -107,7 +112,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data(), fails=st.booleans())
     def ack(self, data: st.DataObject, fails: bool) -> None:
         offset = self.current(data)
-        delivery = Delivery(offset, self.work[offset].deliveries)
+        delivery = self.work[offset].delivery(offset)
         self.queue.complete(offset)
         assert not self.queue.is_current(delivery)
         if fails:
@@ -123,7 +128,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         offset = self.current(data)
         work = self.work[offset]
         self.queue.release(offset, self.now_ms + delay_ms, f"of {offset}")
-        assert not self.queue.is_current(Delivery(offset, work.deliveries))
+        assert not self.queue.is_current(work.delivery(offset))
         assert self.queue.error_of(offset) == f"of {offset}"
         work.due_ms, work.locked = self.now_ms + delay_ms, False
 
@@ -143,12 +148,13 @@ class QueueAgainstModel(RuleBasedStateMachine):
         """The process was killed: what was committed counts, and all of it that is not done is due at once."""
         self.now_ms = passed_ms  # a clock of its own
         self.queue = QueuePartition(*self.committed, self.config)
+        self.generation, self.truncated = 0, []
         assert self.queue.metadata() == self.committed[1]
         self.end = self.queue.end_offset
         for offset in [offset for offset in self.work if offset >= self.end]:
             del self.work[offset]  # it was never returned to a worker
         for work in self.work.values():
-            work.due_ms, work.locked = 0, False
+            work.due_ms, work.locked, work.generation = 0, False, 0
 
     @rule(data=st.data())
     def retention(self, data: st.DataObject) -> None:
@@ -164,14 +170,16 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def truncation(self, data: st.DataObject) -> None:
         self.end = data.draw(st.integers(self.queue.start_offset, self.end))
         self.queue.truncate_to(self.end)
+        self.generation += 1
         for each in [each for each in self.work if each >= self.end]:
-            del self.work[each]
+            self.truncated.append(self.work.pop(each).delivery(each))
         self.commit()
 
     @invariant()
     def holds(self) -> None:
         assert self.queue.end_offset == self.end
         assert self.queue.start_offset == min(self.work, default=self.end)
+        assert not any(map(self.queue.is_current, self.truncated)), "another record has the offset now"
         locked = sum(work.locked and work.due_ms > self.now_ms for work in self.work.values())
         assert self.queue.locked(self.now_ms) == locked
         assert len(self.queue.metadata()) <= MAX_METADATA
@@ -306,6 +314,17 @@ def test_a_truncation_before_a_commit_takes_what_was_done_with_it() -> None:
     delivery = queue.deliver_next(0, 0)
     queue.committed()
     assert queue.is_current(delivery) and queue.start_offset == 0
+
+
+def test_a_delivery_from_before_a_truncation_is_over() -> None:
+    """The record that has its offset now is another; those below the truncation go on."""
+    queue = partition()
+    kept, gone = queue.deliver_next(0, 0), queue.deliver_next(1, 0)
+    queue.truncate_to(1)
+    other = queue.deliver_next(1, 0)
+    assert [queue.is_current(each) for each in (kept, gone, other)] == [True, False, True]
+    assert queue.redeliver(LOCK_MS, 2)[0] == [kept._replace(delivery_count=2), other._replace(delivery_count=2)]
+    assert QueuePartition(1, HEAD + "b", WorkQueueConfig(LOCK_MS, None, 5), 7).redeliver(0, 1)[0] == [Delivery(1, 2, 7)]
 
 
 def test_what_was_committed_is_done_with() -> None:

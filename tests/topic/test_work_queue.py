@@ -545,6 +545,31 @@ def test_deleted_and_truncated_records(topic: Topic, caplog: pytest.LogCaptureFi
     assert "retention has deleted" in caplog.text
 
 
+def test_a_record_from_before_a_truncation_is_not_the_one_that_has_its_offset(topic: Topic, clock: list[int]) -> None:
+    """Whether the queue sees the truncation, or its partitions were another's meanwhile."""
+    with topic.work_queue("a") as queue:
+        (before,) = [record for record in queue.take(100) if record[:2] == (1, 4)]
+        topic.log(1).truncate_to(4)
+        clock[0] += LOCK_MS
+        with pytest.raises(errors.LogTruncatedError):
+            taken(queue)
+        topic.append(b"other", partition=1)
+        (other,) = [record for record in queue.take(100) if record[:2] == (1, 4)]
+        assert before.delivery_count == other.delivery_count == 1
+        with pytest.raises(errors.DeliveryExpiredError):
+            queue.ack(before)
+        queue._follows.drop(1)
+        queue._locks.release(1)
+        del queue._positions[1]
+        queue._disown(1)
+        topic._cursor_log.commit("a", "orders", {1: CursorOffset(4, "")}, False)
+        assert taken(queue) == [(1, 4, 1)]
+        for gone in (before, other):
+            with pytest.raises(errors.DeliveryExpiredError):
+                queue.ack(gone)
+        assert queue.committed[1] == 4
+
+
 @pytest.mark.parametrize("stop", [3, 1])
 def test_a_log_that_ends_before_what_was_done(topic: Topic, caplog: pytest.LogCaptureFixture, stop: int) -> None:
     """As after a loss of power: what is appended at those offsets is other work."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -105,7 +107,7 @@ def test_a_task_that_is_cancelled_has_taken_nothing(topic: Topic, monkeypatch: p
                 patch.setattr(WorkQueue, "_take_or_wait", held_up)
                 first, second = (asyncio.create_task(queue.take_async(3)) for _ in range(2))
                 await until(taken.is_set)
-                for task in (first, second):
+                for task in (second, first):  # the second waits for its turn
                     task.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await task
@@ -124,6 +126,56 @@ def test_a_task_that_is_cancelled_has_taken_nothing(topic: Topic, monkeypatch: p
             assert [record.value for record in await queue.take_async(timeout=30)] == [b"new"]
 
     asyncio.run(main())
+
+
+def test_a_cancelled_task_leaves_the_event_loop_to_others(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it gives back needs the lock of the queue, which the commit of another thread may have for long."""
+    giving_back: list[int] = []
+    give_back = WorkQueue._give_back
+
+    def noted(*arguments: Any) -> None:
+        giving_back.append(threading.get_ident())
+        give_back(*arguments)
+
+    monkeypatch.setattr(WorkQueue, "_give_back", noted)
+
+    async def main() -> None:
+        with topic.work_queue("a") as queue:
+            await queue.ack_async(*await queue.take_async(10))
+            waiting = asyncio.create_task(queue.take_async())
+            await until(lambda: queue._sleeping)
+            waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+            await until(lambda: len(giving_back) == 1)
+            topic.append(b"new", partition=0)
+            taking = asyncio.create_task(queue.take_async())
+            while not queue._partitions[0].locked(0):
+                await asyncio.sleep(0)
+            taking.cancel()
+            with suppress(asyncio.CancelledError):
+                await taking
+                pytest.fail("it was to be cancelled")
+            await until(lambda: len(giving_back) == 2)
+            (record,) = await queue.take_async(timeout=30)
+            assert record.value == b"new" and record.delivery_count == 1
+        assert threading.get_ident() not in giving_back
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_that_has_ended_is_freed(topic: Topic) -> None:
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        tasks = [asyncio.create_task(queue.take_async()) for _ in range(3)]
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(task.exception()) for task in (tasks[0], tasks[2])] == [type(None)] * 2, "they have waited in turn"
+        return weakref.ref(asyncio.get_running_loop())
+
+    with topic.work_queue("a") as queue:
+        ended = asyncio.run(main())
+        gc.collect()
+        assert ended() is None
 
 
 def test_a_dead_letter_that_waits_has_no_thread(path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
