@@ -47,8 +47,8 @@ _logger = logging.getLogger("kreplog")
 
 
 class DeliveredRecord(NamedTuple):
-    """A record of a work queue: the fields of TopicRecord; delivery_count: 1 for its first delivery; generation: tells
-    it from other records that the partition has had at its offset, before the log was truncated."""
+    """A record of a work queue: the fields of TopicRecord; delivery_count: 1 for its first delivery; generation: sets
+    it apart from others that the partition has had at its offset, before the log was truncated."""
 
     partition: int
     offset: int

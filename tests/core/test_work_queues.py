@@ -319,11 +319,11 @@ def test_a_truncation_before_a_commit_takes_what_was_done_with_it() -> None:
 def test_a_delivery_from_before_a_truncation_is_over() -> None:
     """The record that has its offset now is another; those below the truncation go on."""
     queue = partition()
-    kept, gone = queue.deliver_next(0, 0), queue.deliver_next(1, 0)
+    below, gone = queue.deliver_next(0, 0), queue.deliver_next(1, 0)
     queue.truncate_to(1)
     other = queue.deliver_next(1, 0)
-    assert [queue.is_current(each) for each in (kept, gone, other)] == [True, False, True]
-    assert queue.redeliver(LOCK_MS, 2)[0] == [kept._replace(delivery_count=2), other._replace(delivery_count=2)]
+    assert [queue.is_current(each) for each in (below, gone, other)] == [True, False, True]
+    assert queue.redeliver(LOCK_MS, 2)[0] == [below._replace(delivery_count=2), other._replace(delivery_count=2)]
     assert QueuePartition(1, HEAD + "b", WorkQueueConfig(LOCK_MS, None, 5), 7).redeliver(0, 1)[0] == [Delivery(1, 2, 7)]
 
 
