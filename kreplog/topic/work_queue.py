@@ -299,12 +299,12 @@ class WorkQueue(QueueMember):
     def _reject(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
         deadline_s = _deadline(timeout)
         while not self._try_to_reject(record, error, deadline_s):
-            time.sleep(RETRY_MS / 1000)
+            time.sleep(RETRY_MS / 1000)  # no kernel event says that another process has closed the topic
 
     async def _reject_async(self, record: DeliveredRecord, error: str, timeout: float | None) -> None:
         deadline_s = _deadline(timeout)
         while not await _in_thread(self._try_to_reject, record, error, deadline_s):
-            await asyncio.sleep(RETRY_MS / 1000)
+            await asyncio.sleep(RETRY_MS / 1000)  # as in _reject
 
     def _try_to_reject(self, record: DeliveredRecord, error: str, deadline_s: float) -> bool:
         """False where the dead-letter topic is locked and the call is made again."""

@@ -24,7 +24,7 @@ from kreplog.managed_log import ManagedLog
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of, shares
 from tests.faults.kills_and_cut import CUT_SLACK, DEATHS
-from tests.faults.shadow import Shadow
+from tests.faults.worlds import World
 
 CONFIG = LogConfig(
     cleanup_policy="compact,delete", segment_bytes=900, index_interval_bytes=100, batch_bytes=300,
@@ -102,29 +102,21 @@ class History:
 
 
 @dataclass(frozen=True)
-class World:
-    folder: Path
-    log_class: type[Log]
-    seed: str
+class LogWorld(World):
+    """... and the class of its log."""
 
-    @property
-    def live(self) -> Path:
-        return self.folder / "live"
+    log_class: type[Log]
 
     @property
     def path(self) -> Path:
         return self.live / "compact-0"
 
     @property
-    def shadow(self) -> Shadow:
-        return Shadow(self.live, self.folder / "shadow")
-
-    @property
     def history(self) -> History:
-        return History(self.folder / "events")
+        return History(self.events)
 
 
-def life(world: World, number: int, deadly: int) -> None:
+def life(world: LogWorld, number: int, deadly: int) -> None:
     """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
     shim, shadow, history = faults.Shim(), world.shadow, world.history
@@ -169,7 +161,7 @@ def operate(log: Log, write: str, rng: random.Random, history: History) -> None:
         log.delete_records_before(offset)
 
 
-def save_images(world: World, rng: random.Random, moment: str) -> None:
+def save_images(world: LogWorld, rng: random.Random, moment: str) -> None:
     """Keep what power cuts at this moment may leave, and what is promised of them."""
     images = world.folder / "images"
     images.mkdir(exist_ok=True)
@@ -190,7 +182,7 @@ def look(path: Path, log_class: type[Log], history: History) -> None:
     assert not left, left
 
 
-def check_image(image: Path, folder: Path, world: World) -> None:
+def check_image(image: Path, folder: Path, world: LogWorld) -> None:
     files, history = pickle.loads(image.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -204,7 +196,7 @@ def check_image(image: Path, folder: Path, world: World) -> None:
         raise AssertionError(f"image of {image.name}: {type(error).__name__}: {error}; {sizes}") from error
 
 
-def play(world: World) -> tuple[int, int]:
+def play(world: LogWorld) -> tuple[int, int]:
     """All lives of one seed, then a check of its images; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
@@ -231,7 +223,7 @@ def seeds_in_turn(directory: Path, kind: str, seeds: range) -> tuple[int, int]:
     log_class = ManagedLog if kind == "managed" else Log
     deaths = images = 0
     for seed in seeds:
-        world = World(directory / f"seed-{seed}", log_class, f"{kind}-{seed}")
+        world = LogWorld(directory / f"seed-{seed}", f"{kind}-{seed}", log_class)
         world.folder.mkdir()
         try:
             counts = play(world)

@@ -32,7 +32,7 @@ from tests.faults import content
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of, shares
 from tests.faults.script import CONFIG, TIMESTAMP, State, survey
-from tests.faults.shadow import Shadow
+from tests.faults.worlds import World
 
 DEATHS = (
     (faults.ALL_WRITES, faults.KILL_BEFORE),
@@ -110,28 +110,14 @@ class History:
 
 
 @dataclass(frozen=True)
-class World:
-    """One seed's directories and settings."""
+class LogWorld(World):
+    """... and how its log is opened."""
 
-    folder: Path
     config: LogConfig
     log_class: type[Log]
-    seed: str
-
-    @property
-    def live(self) -> Path:
-        return self.folder / "live"
-
-    @property
-    def shadow(self) -> Shadow:
-        return Shadow(self.live, self.folder / "shadow")
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events"
 
 
-def life(world: World, number: int, deadly: int) -> None:
+def life(world: LogWorld, number: int, deadly: int) -> None:
     """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
     shim, shadow, history = faults.Shim(), world.shadow, History(world.events)
@@ -153,7 +139,7 @@ def life(world: World, number: int, deadly: int) -> None:
     shim.on_sync(None)
 
 
-def operate(log: Log, model: State, generation: int, rng: random.Random, history: History, world: World) -> State:
+def operate(log: Log, model: State, generation: int, rng: random.Random, history: History, world: LogWorld) -> State:
     """One operation, with what it promises noted before or after it."""
     kind = rng.choices(
         ["append", "append_many", "once", "flush", "roll", "cut", "delete", "retain", "due", "reopen"],
@@ -203,7 +189,7 @@ def operate(log: Log, model: State, generation: int, rng: random.Random, history
     return model
 
 
-def save_images(world: World, rng: random.Random, moment: str) -> None:
+def save_images(world: LogWorld, rng: random.Random, moment: str) -> None:
     """Keep what power cuts at this moment may leave, and what is promised of them."""
     images = world.folder / "images"
     images.mkdir(exist_ok=True)
@@ -212,7 +198,7 @@ def save_images(world: World, rng: random.Random, moment: str) -> None:
         (images / f"{moment}-{'ordered' if ordered else 'unordered'}").write_bytes(content)
 
 
-def look(world: World) -> None:
+def look(world: LogWorld) -> None:
     """After deaths alone, without a loss of power, all that was promised is there as well."""
     with Log.open(world.live / "power-0", world.config) as log:
         History.read(world.events).check(survey(log), log.leader_epochs)
@@ -226,7 +212,7 @@ def damage_ledger(path: Path, rng: random.Random) -> None:
         path.write_bytes(data[:at] if rng.random() < 0.5 else data[:at] + bytes(16) + data[at + 16 :])
 
 
-def check_image(path: Path, folder: Path, world: World) -> None:
+def check_image(path: Path, folder: Path, world: LogWorld) -> None:
     """Open the image, check it, and see that the log goes on from there. Raises AssertionError."""
     _, files, history = pickle.loads(path.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
@@ -245,7 +231,7 @@ def check_image(path: Path, folder: Path, world: World) -> None:
         raise AssertionError(f"image of {path.name}: {type(error).__name__}: {error}; {sizes}") from error
 
 
-def play(world: World) -> tuple[int, int]:
+def play(world: LogWorld) -> tuple[int, int]:
     """All lives of one seed, then a check of its images; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
@@ -278,7 +264,7 @@ class Least(random.Random):
 class Flushed:
     """A log whose flushed records are noted in the world's history."""
 
-    def __init__(self, world: World, generation: int) -> None:
+    def __init__(self, world: LogWorld, generation: int) -> None:
         self._history = History(world.events)
         self.log = world.log_class.open(world.live / "power-0", world.config)
         self.log.assign_leader_epoch(generation)
@@ -295,7 +281,7 @@ class Flushed:
         self._history.note("flushed", found.start, *found.generations)
 
 
-def truncation_is_remembered_too_long(world: World) -> None:
+def truncation_is_remembered_too_long(world: LogWorld) -> None:
     """Killed in a truncation to 60; what the next process flushes stays, though it never syncs the state again."""
 
     def killed() -> None:
@@ -322,7 +308,7 @@ def truncation_is_remembered_too_long(world: World) -> None:
     assert ends_by(next_life)[0] == 0
 
 
-def trim_is_not_synced(world: World) -> None:
+def trim_is_not_synced(world: LogWorld) -> None:
     """Closed, which trims the last segment; opened, and the first append rolls: no later flush covers the trim."""
 
     def closed() -> None:
@@ -353,7 +339,7 @@ SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced)
 
 def scenario(directory: Path, mode: str, name: str) -> None:
     play_scenario = next(scenario for scenario in SCENARIOS if scenario.__name__ == name)
-    world = World(directory, config_of(mode), class_of(mode), name)
+    world = LogWorld(directory, name, config_of(mode), class_of(mode))
     world.live.mkdir(parents=True)
     play_scenario(world)
     for path in sorted((world.folder / "images").glob("*")):
@@ -376,7 +362,7 @@ def seeds_in_turn(directory: Path, mode: str, numbers: range) -> tuple[int, int,
     failed: list[str] = []
     for number in numbers:
         folder = directory / f"{mode}-{number}"
-        world = World(folder, config, class_of(mode), f"{mode}-{number}")
+        world = LogWorld(folder, f"{mode}-{number}", config, class_of(mode))
         body: Callable[[], tuple[int, int]] = partial(play, world)
         try:
             killed, checked = result_of(body)

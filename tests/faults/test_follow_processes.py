@@ -214,6 +214,10 @@ def test_a_hundred_readers(tmp_path: Path) -> None:
         assert all(reader.result() == expected for reader in readers)
 
 
+Outside = Callable[[Path], AbstractContextManager[tuple[Path, Callable[[], None]]]]
+"""Yields the log's path as another reader sees it, and what makes a process that reader."""
+
+
 @contextmanager
 def as_another_user(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     if os.geteuid() != 0:
@@ -244,7 +248,7 @@ def on_a_read_only_mount(path: Path) -> Iterator[tuple[Path, Callable[[], None]]
 
 @pytest.mark.parametrize("outside", [as_another_user, on_a_read_only_mount])
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], object], killed: bool) -> None:
+def test_a_reader_that_may_only_read(folder: Path, outside: Outside, killed: bool) -> None:
     """It registers nowhere, gets each record, and sees the writer's end."""
     path = folder / "t-0"
     config = LogConfig(directory_group=str(NOBODY) if os.geteuid() == 0 else None)
@@ -260,7 +264,7 @@ def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], obj
     writer = InChild(write)
     os.close(orders)
     got, reporting = os.pipe()
-    with outside(path) as (seen, become):  # type: ignore[attr-defined]
+    with outside(path) as (seen, become):
 
         def follow() -> int:
             os.close(ordering)
@@ -297,12 +301,12 @@ def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], obj
 
 
 @pytest.mark.parametrize("outside", [as_another_user, on_a_read_only_mount])
-def test_a_reader_that_may_only_read_sees_decisions(folder: Path, outside: Callable[[Path], object]) -> None:
+def test_a_reader_that_may_only_read_sees_decisions(folder: Path, outside: Outside) -> None:
     """With read_committed: nothing is appended behind the marker, and nobody wakes it."""
     path = folder / "t-0"
     config = LogConfig(directory_group=str(NOBODY) if os.geteuid() == 0 else None)
     got, reporting = os.pipe()
-    with Log.open(path, config) as log, outside(path) as (seen, become):  # type: ignore[attr-defined]
+    with Log.open(path, config) as log, outside(path) as (seen, become):
         log.append(b"a")
 
         def follow() -> list[bytes | None]:

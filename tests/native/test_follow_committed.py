@@ -189,6 +189,10 @@ def test_a_timeout_is_the_time_without_a_record(writer: Log, log: Log) -> None:
 
 def test_tasks(writer: Log, log: Log, path: Path) -> None:
     async def main() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await follow_together()
+
+    async def follow_together() -> None:
         async def take(count: int) -> list[bytes | None]:
             found: list[bytes | None] = []
             async for record in log.follow(isolation=STABLE):
@@ -203,17 +207,16 @@ def test_tasks(writer: Log, log: Log, path: Path) -> None:
         for value in (b"a", b"b"):
             offset = writer.log_end_offset
             while wake_at(path) == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn for the tasks, until they sleep: they report that to no one
             producer.abort()
             producer.send(value)
             for _ in range(10):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # turns in which a task that was woken too early would go on
             assert not any(task.done() for task in tasks)
             producer.commit()
             producer.send(b"aborted")
             assert writer.last_stable_offset == offset + 3
-        async with asyncio.timeout(TIMEOUT_S):
-            assert await asyncio.gather(*tasks) == [[b"a", b"b"]] * 20
+        assert await asyncio.gather(*tasks) == [[b"a", b"b"]] * 20
 
     asyncio.run(main())
 

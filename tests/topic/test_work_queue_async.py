@@ -29,7 +29,7 @@ async def until(condition: Any) -> None:
     """The event loop goes round until it holds."""
     async with asyncio.timeout(30):
         while not condition():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # each turn is looked at: a task is cancelled before its next one
 
 
 def test_tasks_share_the_records_and_one_thread_that_waits(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,7 @@ def test_a_cancelled_task_leaves_the_event_loop_to_others(topic: Topic, monkeypa
             await until(lambda: len(giving_back) == 1)
             topic.append(b"new", partition=0)
             taking = asyncio.create_task(queue.take_async())
-            while not queue._partitions[0].locked(0):
-                await asyncio.sleep(0)
+            await until(lambda: queue._partitions[0].locked(0))
             taking.cancel()
             with suppress(asyncio.CancelledError):
                 await taking

@@ -58,7 +58,7 @@ def test_other_settings_end_a_pause_and_change_the_number_of_threads(life: Life)
     async def work() -> None:
         logs = life.open(cleaning=CleanerSettings(backoff_ms=3_600_000, max_bytes_per_second=1))
         async with cleaning(logs):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # so that the cleaner's task has begun
             await until(lambda: not logs.cleaner._choosing.locked())
             fill(logs)
             fill(logs, other, "other-id")
