@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import sleep
 from typing import Protocol
 
 import kreplog
@@ -94,7 +94,7 @@ def await_end_offset(log: CommittedLog, offset: int, isolation_level: str) -> in
     for pause_s in _END_OFFSET_PAUSES_S:
         if end_offset(log, isolation_level) >= offset:
             break
-        time.sleep(pause_s)
+        sleep(pause_s)
     return end_offset(log, isolation_level)
 
 

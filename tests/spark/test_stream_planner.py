@@ -358,7 +358,7 @@ def test_records_that_are_not_committed_are_not_read(tmp_path: Path) -> None:
 
 def test_an_end_that_fell(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an unclean election: records that were read and committed are gone, others come in their place."""
-    monkeypatch.setattr("pyspark_kreplog.log_directory.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("pyspark_kreplog.log_directory.sleep", lambda seconds: None)
     fill(tmp_path / "t-0", 100)
     stream = Stream(tmp_path, startingOffsets="earliest")
     end, _ = stream.first()
@@ -495,7 +495,7 @@ def test_an_end_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             if len(pauses) % 2 == 0:
                 log.advance_high_watermark(12)
 
-        monkeypatch.setattr("pyspark_kreplog.log_directory.time.sleep", catch_up)
+        monkeypatch.setattr("pyspark_kreplog.log_directory.sleep", catch_up)
         if frozen:
             stream.planner.freeze()
         assert stream.end(end) == end

@@ -79,7 +79,7 @@ def test_a_high_watermark_that_comes_back(tmp_path: Path, monkeypatch: pytest.Mo
                 log.append_many([b"x"] * 10)
                 log.advance_high_watermark(10)
 
-        monkeypatch.setattr("pyspark_kreplog.log_directory.time.sleep", catch_up)
+        monkeypatch.setattr("pyspark_kreplog.log_directory.sleep", catch_up)
         assert sum(batch.num_rows for batch in read(task, ["value"])) == 10
         assert len(waits) == 2
         log.truncate_to(0)
