@@ -31,8 +31,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "ben
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 WITHIN_S = 300
 FIRST_PORT = 9092
-FIRST_READ = ("README.md", "docs/tutorial-spark.md")
-"""Of the pages that start Spark, those whose blocks every run of the tests runs; the others' are long tests."""
+RUN_EACH_TIME = "README.md"
+"""Of the pages that start Spark, the one whose blocks every run of the tests runs; the others' are long tests."""
 
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<code>.*?)^```", re.M | re.S
@@ -106,7 +106,7 @@ def runnable(name: str) -> list[Block]:
 def _marked(name: str) -> object:
     found = [block.code for block in runnable(name) if block.reason is None]
     starts_spark = any("pyspark_kreplog" in code or "kreplog_jobs" in code for code in found)
-    duration = pytest.mark.slow if name in FIRST_READ else pytest.mark.long
+    duration = pytest.mark.slow if name == RUN_EACH_TIME else pytest.mark.long
     return pytest.param(name, marks=[duration, pytest.mark.spark] if starts_spark else [])
 
 

@@ -14,7 +14,7 @@ from tests.client.brokers import Topic, make_topic
 from tests.integration import clusters
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with clusters.running(tmp_path_factory.mktemp("bulk")) as made:
         yield made

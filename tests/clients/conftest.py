@@ -14,7 +14,7 @@ from tests.integration import clusters
 pytest.register_assert_rewrite("tests.clients.scenarios")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with clusters.running(tmp_path_factory.mktemp("clients")) as made:
         yield made

@@ -42,7 +42,7 @@ class Stores:
         self.store.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A server that all tests share, each with a root of its own."""
     if MISSING:

@@ -20,8 +20,8 @@ from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import Line, explanation
 from kreplog.types import TopicPartition
 
-SEEDS = range(60)
-MORE_SEEDS = range(60, 300)
+SEEDS = range(40)
+MORE_SEEDS = range(40, 300)
 
 ONE_SEED = """
 import sys

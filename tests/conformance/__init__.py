@@ -1,0 +1,1 @@
+"""A package, so that the ZooKeeper of its fixture ends with its last test."""
