@@ -369,7 +369,7 @@ class Broker:
 
     def _clear_unclean_mark(self) -> None:
         for directory in self.hosted.directories:
-            if (directory.unclean or directory.is_new) and not directory.failed:
+            if (directory.unclean or directory.is_new) and directory.may_clear_unclean():
                 try:
                     directory.clear_unclean()
                 except (OSError, StorageError) as error:

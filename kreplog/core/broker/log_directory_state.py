@@ -1,7 +1,7 @@
 """LogDirectoryState: a failed write or fsync takes the log directory offline, with every replica in it.
 
 A failed fsync is final: the kernel may have dropped the dirty pages, and a retry would succeed without them (F37). So
-nothing in the directory is written or opened again before the broker restarts.
+nothing in the directory is written, opened, renamed or deleted again before the broker restarts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Directory = TypeVar("_Directory", bound="LogDirectoryState")
 
 
 class LogDirectoryState:
-    """A log directory of one broker process. failed: nothing in it is written or opened any more."""
+    """A log directory of one broker process. failed: nothing in it is changed or opened any more."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -34,15 +34,25 @@ class LogDirectoryState:
         return [LogFailed(partition) for partition in replicas]
 
     def check_online(self, partition: TopicPartition, path: object) -> None:
-        """To be called before a replica in this directory is opened. path: of the directory, for the error.
+        """To be called before a replica or a stray in this directory is opened, restored, set aside or deleted. path:
+        of the directory, for the error.
 
-        Raises LogFailedError once it has failed.
+        Raises LogFailedError once it has failed. Source: in Kafka too, a StopReplica that deletes a replica in an
+        offline log directory gets KAFKA_STORAGE_ERROR.
         """
         if self.failed:
             raise LogFailedError(
                 f"{partition}: the log directory {path} has failed; its replicas stay offline until a restart",
                 partition=str(partition),
             )
+
+    def may_clear_unclean(self) -> bool:
+        """Whether the unclean mark may be cleared here, now that a controller has handled what was lost.
+
+        Not once it has failed: replicas created in it since may not be durable, so the next start registers as unclean
+        again, and a controller does not rely on them.
+        """
+        return not self.failed
 
 
 def directory_for_new_replica(

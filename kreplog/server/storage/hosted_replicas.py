@@ -209,9 +209,11 @@ class HostedReplicas:
     # Delete and set aside
 
     def delete(self, partition: TopicPartition) -> None:
-        """Rename a replica for deletion now; its files are deleted once no thread uses its log. Raises StorageError."""
+        """Rename a replica for deletion now; its files are deleted once no thread uses its log. Raises LogFailedError
+        or StorageError."""
         if partition in self._failed:
             directory = self._failed[partition][0]
+            directory.check_online(partition, directory.path)
             moved = directory.mark_deleted(partition)
             del self._failed[partition]
             self.background.run_in_thread(directory.remove, moved)
@@ -219,18 +221,21 @@ class HostedReplicas:
         replica = self._open.get(partition)
         if replica is not None:
             directory = replica.directory
+            directory.check_online(partition, directory.path)
             moved = self._remove(partition, replica, directory.mark_deleted)
             replica.on_released = lambda: self.background.run_in_thread(directory.remove, moved)
             replica.release()
 
     def set_stray(self, partition: TopicPartition) -> None:
-        """Rename a replica as a stray. Raises StorageError."""
+        """Rename a replica as a stray. Raises LogFailedError or StorageError."""
         if partition in self._failed:
             directory, topic_id, _ = self._failed[partition]
+            directory.check_online(partition, directory.path)
             path = directory.set_stray(partition)
             del self._failed[partition]
         elif (replica := self._open.get(partition)) is not None:
             directory, topic_id = replica.directory, replica.topic_id
+            directory.check_online(partition, directory.path)
             path = self._remove(partition, replica, directory.set_stray)
             if replica.in_use:
                 self.busy_strays.add(path)
@@ -240,7 +245,8 @@ class HostedReplicas:
         self.strays.add(directory, path, topic_id, partition)
 
     def restore_stray(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Rename the newest stray of a partition back, and open it; False if there is none. Raises StorageError."""
+        """Rename the newest stray of a partition back, and open it; False if there is none. Raises LogFailedError or
+        StorageError."""
         found = self.strays.find(partition, topic_id)
         if not found:
             return False
@@ -259,8 +265,10 @@ class HostedReplicas:
         return True
 
     def delete_strays(self, partition: TopicPartition, topic_id: str) -> None:
-        """Delete all strays of a partition. Raises StorageError."""
+        """Delete all strays of a partition. Raises LogFailedError or StorageError."""
         for found in self.strays.find(partition, topic_id):
+            directory, _ = found
+            directory.check_online(partition, directory.path)
             self.strays.delete(found)
 
     def _remove(self, partition: TopicPartition, replica: Replica, rename: Callable[[TopicPartition], Path]) -> Path:

@@ -62,6 +62,9 @@ CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
 
+_ON_NAMES = effects.OpenLog | effects.RestoreStray | effects.SetAsideStray | effects.DeleteStrays | effects.DeleteLog
+"""Effects that open, rename or delete the directory of a replica or stray."""
+
 EXIT_DELAY_MS = 300
 """Delay before a paused process tries again to exit."""
 
@@ -171,6 +174,7 @@ class BrokerProcess:
         self._coordinator_logs = {
             runner: VirtualCoordinatorLogs(
                 *(scheduler, self.disk, cluster.disks.codec, lambda: self.alive, self.replicas.put, runner.put),
+                self._check_coordinator_read,
                 of_transactions=runner is self.transactions,
             )
             for runner in (self.groups, self.transactions)
@@ -422,8 +426,9 @@ class BrokerProcess:
         if isinstance(effect, effects.DeleteLog):
             self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
         try:
-            if isinstance(effect, effects.OpenLog | effects.RestoreStray):
+            if isinstance(effect, _ON_NAMES):
                 self._directory.check_online(effect.partition, f"of broker {self.id}")
+                self._check_unused(f"carries out {type(effect).__name__} for {effect.partition}")
             answer = LOG_EFFECTS[type(effect)](self.disk, effect)
             if isinstance(effect, effects.OpenLog):
                 self._note_opened(effect.partition)
@@ -449,6 +454,19 @@ class BrokerProcess:
                 self.replicas.put(failure)
             if self.replicas.idle:
                 self.cluster.checkers.directory_failed(self.id, self.manager)
+
+    def _check_coordinator_read(self, read: events.GroupRecordsRead, high_watermark: int) -> None:
+        """A coordinator takes only what is committed: the next leader has it as well."""
+        for offset, _ in read.records:
+            if offset >= high_watermark:
+                text = f"the coordinator of {read.partition} on broker {self.id} takes the record at offset {offset}"
+                self.cluster.checkers.violate("uncommitted load", f"{text}, not below {high_watermark}", None)
+
+    def _check_unused(self, use: str) -> None:
+        """A log directory that has failed is not used any more (F37)."""
+        if self._directory.failed:
+            text = f"broker {self.id} {use}, although its log directory has failed"
+            self.cluster.checkers.violate("failed but used", text, None)
 
     def _check_retried(self, error: StorageError) -> None:
         """The kernel may have dropped what an fsync that failed has not written (F37)."""
@@ -530,11 +548,20 @@ class BrokerProcess:
         if not self.alive:
             return
         for log in sync.logs:
-            log.sync_files()
+            if not self._directory.failed:
+                try:
+                    log.sync_files()
+                except LogFailedError as error:
+                    self._fail_directory(error)
         for done in self._file_syncs.finished(sync):
             done.then()
 
     def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
+        if not self._directory.may_clear_unclean():
+            return
+        self._check_unused("clears its unclean mark")
+        if self.disk.failed:
+            return  # the mark cannot be written
         not_durable = [log.topic_id for log in self._created_by_init if not log.files_durable]
         unknown = (self.disk.unclean or self.machine.new_disk) and not self._has_init
         self.cluster.checkers.unclean_mark_cleared(self.id, not_durable, unknown)

@@ -27,7 +27,8 @@ MARKERS_TIMEOUT_MS = 2000
 
 class VirtualCoordinatorLogs:
     """Of one coordinator of one process. append: takes a produce for the replication core. put: takes the coordinator's
-    events. of_transactions: it is the coordinator of transactions, not of groups."""
+    events. on_read: called with each read that did not fail, and the high watermark. of_transactions: it is the
+    coordinator of transactions, not of groups."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class VirtualCoordinatorLogs:
         is_alive: Callable[[], bool],
         append: Callable[[events.Event], None],
         put: Callable[[events.Event], None],
+        on_read: Callable[[events.GroupRecordsRead, int], None],
         *,
         of_transactions: bool = False,
     ) -> None:
@@ -46,6 +48,7 @@ class VirtualCoordinatorLogs:
         self._is_alive = is_alive
         self._append = append
         self._put = put
+        self._on_read = on_read
         self._of_transactions = of_transactions
 
     def append(self, effect: AppendGroupRecords) -> None:
@@ -70,7 +73,10 @@ class VirtualCoordinatorLogs:
         if self._is_alive():
             log = self._disk.log(effect.partition)
             opened = None if log is None else _DiskCoordinatorLog(self._disk, log, self._codec, self._of_transactions)
-            self._put(coordinator_log.read(effect, opened))
+            read = coordinator_log.read(effect, opened)
+            if opened is not None and not read.failure:
+                self._on_read(read, opened.high_watermark)
+            self._put(read)
 
     def send_markers(self, effect: SendMarkers, own_id: int, network: Network) -> None:
         """Over the network, unless this broker is the leader."""

@@ -27,6 +27,8 @@ The guarantees, and when they are checked:
     memory              memory held for fetches is charged, and within its limit                        after each step
     wrongly offline     a replica is offline only if its disk has failed                                after each step
     failed but online   ... and all of a broker's are once it knows that the log directory has failed   as it fails
+    failed but used     nothing in a log directory that has failed is opened, renamed, deleted or marked as it is tried
+    uncommitted load    a coordinator takes only committed records of its log                           as it reads
     fsync retried       an fsync that failed is final, except for want of descriptors or memory         as it fails
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
     deposed             a broker whose registration has ended leads nothing and is no controller        as it ends

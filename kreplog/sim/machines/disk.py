@@ -217,7 +217,9 @@ class DiskLog:
         return not self._replica.created
 
     def sync_files(self) -> None:
-        """Make them durable."""
+        """Make them durable. Raises LogFailedError."""
+        if self._disk.failed:
+            raise self._failure("fsync")
         self._replica.created = False
 
     def state(self) -> LogState:
@@ -408,12 +410,13 @@ class Disk:
     def open(self, partition: TopicPartition, topic_id: str) -> Opened:
         """Open and recover the replica, or create it; it must not have another topic id.
 
-        Opening an open replica returns a new handle. Raises LogFailedError, ResourceExhaustedError.
+        Opening an open replica returns a new handle. On a failed disk a replica still opens, from the page cache, and
+        only a new one cannot be created. Raises LogFailedError, ResourceExhaustedError.
         """
-        if self.failed:
+        replica = self._replicas.get(partition)
+        if replica is None and self.failed:
             raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
         self.check_resources(partition)
-        replica = self._replicas.get(partition)
         if replica is None:
             replica = self._replicas[partition] = _Replica(topic_id, self._make(partition, topic_id))
         elif replica.log is None:
@@ -445,23 +448,19 @@ class Disk:
             replica.files.close()
 
     def delete(self, partition: TopicPartition) -> None:
-        """Close a replica and delete its files, if it exists. Raises LogFailedError."""
+        """Close a replica and delete its files, if it exists; on a failed disk too, where only names change."""
         replica = self._replicas.get(partition)
         if replica is None:
             return
-        if replica.failed or self.failed:
-            raise LogFailedError(f"{partition}: cannot delete its files on a failed disk", partition=str(partition))
         replica.log = None
         del self._replicas[partition]
         replica.files.discard()
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Close a replica and keep its files aside as a stray, if it exists. Raises LogFailedError."""
+        """Close a replica and keep its files aside as a stray, if it exists; on a failed disk too."""
         replica = self._replicas.get(partition)
         if replica is None:
             return
-        if replica.failed or self.failed:
-            raise LogFailedError(f"{partition}: cannot move its files on a failed disk", partition=str(partition))
         if replica.log is not None:
             self._stop(replica)
         del self._replicas[partition]
@@ -469,9 +468,7 @@ class Disk:
         self.strays[partition, replica.topic_id] = replica
 
     def restore(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Restore the stray of a replica; return False if there is none. Raises LogFailedError."""
-        if self.failed:
-            raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
+        """Restore the stray of a replica; return False if there is none. On a failed disk too."""
         replica = self.strays.pop((partition, topic_id), None)
         if replica is None:
             return False

@@ -81,6 +81,18 @@ def _failed_directory_stays_online() -> list[Patch]:
     return [(LogDirectoryState, "fail", fail)]
 
 
+@MUTATIONS.add("failed-directory-is-used")
+def _failed_directory_is_used() -> list[Patch]:
+    """Replicas are opened, set aside and deleted in a log directory that has failed (F37)."""
+    return [(LogDirectoryState, "check_online", lambda self, partition, path: None)]
+
+
+@MUTATIONS.add("unclean-mark-cleared-in-failed-directory")
+def _unclean_mark_cleared_in_failed_directory() -> list[Patch]:
+    """The unclean mark is cleared in a log directory that has failed, whose new replicas may not be durable (F17)."""
+    return [(LogDirectoryState, "may_clear_unclean", lambda self: True)]
+
+
 @MUTATIONS.add("exhaustion-fails-directories")
 def _exhaustion_fails_directories() -> list[Patch]:
     """A log directory goes offline when an operation in it has no descriptors or memory, as if its disk had failed."""

@@ -3,21 +3,18 @@
 The leader epoch of a coordinator's append (CoordinatorProduce) has none: in a broker an append reaches the replication
 core before any later request of the controller, so that it matters only where a slow disk holds those up together, and
 then only for a commit without response. tests/core/groups/test_coordinator_appends.py has it.
-
-Two rules of a coordinator's reads have none either, since no seed that was tried violates with them broken: a read
-stops at the high watermark, and one that failed is repeated. tests/core/broker/test_coordinator_log.py has them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kreplog.core.broker import coordinator_log
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.effects import AppendGroupRecords, Deliver, Effect, Steps
-from kreplog.core.events import GroupRecordsAppended
+from kreplog.core.events import GroupRecordsAppended, GroupRecordsRead
 from kreplog.core.group_messages import LogRecord, OffsetRecord, TxnOffsetCommitRequest
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.coordinator import GroupCoordinator
@@ -27,6 +24,7 @@ from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.messages import ProduceResponse
 from kreplog.core.replication.deletions import Deletions
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
@@ -194,6 +192,26 @@ def _records_of_groups_deleted() -> list[Patch]:
 def _coordinator_read_skips_records() -> list[Patch]:
     """A coordinator goes on at the high watermark after its first slice, and lacks what lies between."""
     return [(coordinator_log, "_committed", lambda records, next_offset, end: (records, end))]
+
+
+@MUTATIONS.add("coordinator-reads-uncommitted")
+def _coordinator_reads_uncommitted() -> list[Patch]:
+    """A coordinator takes what its replica has above the high watermark, which the next leader may not have."""
+    return [(coordinator_log, "_committed", lambda records, next_offset, end: (records, next_offset))]
+
+
+@MUTATIONS.add("failed-coordinator-read-given-up")
+def _failed_coordinator_read_given_up() -> list[Patch]:
+    """A coordinator that cannot read its records, for want of descriptors or memory, does not try again."""
+
+    def giving_up(right: Callable[[Any, GroupRecordsRead, int], Steps[None]]) -> Callable[..., Steps[None]]:
+        def read(self: object, event: GroupRecordsRead, now_ms: int) -> Steps[None]:
+            if not event.failure:
+                yield from right(self, event, now_ms)
+
+        return read
+
+    return [(core, "_read", giving_up(core._read)) for core in (GroupCoordinator, TransactionCoordinator)]
 
 
 @MUTATIONS.add("failed-coordinator-append-counts")

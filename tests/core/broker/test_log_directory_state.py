@@ -61,6 +61,13 @@ def test_nothing_is_opened_in_a_failed_directory() -> None:
         directory.check_online(REPLICAS[1], "/data")
 
 
+def test_the_unclean_mark_stays_in_a_failed_directory() -> None:
+    directory = LogDirectoryState()
+    assert directory.may_clear_unclean()
+    directory.fail(failure(OSError(errno.EIO, "Input/output error")), [])
+    assert not directory.may_clear_unclean()
+
+
 def test_a_new_replica_goes_to_the_online_directory_with_the_fewest() -> None:
     failed, full, few, as_few = directories = [LogDirectoryState() for _ in range(4)]
     replicas_in = {failed: 0, full: 9, few: 2, as_few: 2}.__getitem__

@@ -10,6 +10,7 @@ import pytest
 from kreplog.core import effects
 from kreplog.errors import LogFailedError, StorageError
 from kreplog.server.storage.log_manager import LogManager
+from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
 
@@ -66,6 +67,34 @@ def test_no_stray_is_taken_back_in_a_failed_directory(life: Life) -> None:
     with pytest.raises(LogFailedError, match="data has failed"):
         restore(logs)
     assert logs.hosted.strays.keys() == [(ID, 0)]
+    life.crash()
+
+
+def test_nothing_is_set_aside_or_deleted_in_a_failed_directory(life: Life) -> None:
+    """Neither an open replica, nor one that failed to open, nor a stray."""
+    stray, unopened = TopicPartition("stray", 0), TopicPartition("unopened", 0)
+    logs = life.open()
+    for partition in (TP, stray, unopened):
+        opened(logs, partition=partition)
+    logs.execute(effects.SetAsideStray(stray))
+    life.crash()
+    (life.root / "data" / "unopened-0" / "kreplog.state").unlink()
+    (life.root / "data" / "unopened-0" / "kreplog.state").mkdir()
+    logs = life.open()
+    (directory,) = logs.hosted.directories
+    directory.fail(LogFailedError("topic-1: fsync failed"), [])
+    before = sorted(path.name for path in (life.root / "data").iterdir())
+    kinds = effects.SetAsideStray, effects.DeleteLog
+    changes = [kind(partition) for kind in kinds for partition in (TP, unopened)]
+
+    async def work() -> None:
+        for change in (*changes, effects.DeleteStrays(stray, ID)):
+            with pytest.raises(LogFailedError, match="data has failed"):
+                logs.execute(change)
+
+    run(work)
+    assert sorted(path.name for path in (life.root / "data").iterdir()) == before
+    assert (logs.hosted.topic_ids(), logs.hosted.strays.keys()) == ({TP: ID, unopened: ID}, [(ID, 0)])
     life.crash()
 
 

@@ -335,9 +335,7 @@ def test_a_failed_disk_takes_no_writes_until_it_is_repaired_and_restarted(disks:
         lambda: log.truncate_to(0),
         lambda: log.assign_leader_epoch(3),
         log.flush,
-        lambda: disk.delete(TP),
-        lambda: disk.set_aside(TP),
-        lambda: disk.restore(TP, "id"),
+        log.sync_files,
         lambda: disk.open(TopicPartition("other", 0), "id2"),
     ):
         with pytest.raises(LogFailedError):
@@ -350,6 +348,21 @@ def test_a_failed_disk_takes_no_writes_until_it_is_repaired_and_restarted(disks:
         log.flush()
     disk.crash(False, Random(0))
     assert disk.open(TP, "id").log.append_as_leader(batch(disks, 1), 0)[1].leo == 2
+
+
+def test_names_change_on_a_failed_disk_and_replicas_open(disks: Disks) -> None:
+    """They do in the page cache of a host: that a broker does not use it any more is a rule of its core."""
+    disk = disks.disk(1)
+    disk.open(TP, "id").log.append_as_leader(batch(disks, 0), 0)
+    disk.fail()
+    disk.set_aside(TP)
+    assert disk.restore(TP, "id")
+    opened = disk.open(TP, "id")
+    assert values(disks, opened.log) == [b"1:0"]
+    with pytest.raises(LogFailedError):
+        opened.log.append_as_leader(batch(disks, 1), 0)
+    disk.delete(TP)
+    assert disk.on_disk() == {}
 
 
 @pytest.mark.parametrize(("torn", "survives", "found"), [(False, False, 1), (True, False, 1), (True, True, 2)])
