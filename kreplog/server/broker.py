@@ -26,6 +26,7 @@ from kreplog.config import RANGES, LogConfig
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.metadata_waits import MetadataWaits
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
@@ -52,7 +53,6 @@ from kreplog.server.replication.control_sender import ControlSender, control_hea
 from kreplog.server.replication.fetch_client import ReplicaFetchClient
 from kreplog.server.replication.marker_sender import MarkerSender
 from kreplog.server.replication.peer_connections import PeerConnections
-from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.runtime.pauses import MeasuredEventLoop
 from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.server.runtime.starting import (
@@ -211,7 +211,7 @@ class Broker:
         self.replicas = self._run_sync("replicas", self.manager, self._apply, self.store.check)
         self.logs = LogManager(self.hosted, self.replicas.put, self._pool, cleaner_settings_of(settings))
         self.topics = TopicViews(self.manager)
-        self.recently_failed = RecentlyFailedBrokers(self.manager.metadata, self._loop.time)
+        self.metadata_waits = MetadataWaits(self.id, self.manager.metadata)
         self.fetch_client = ReplicaFetchClient(
             self._client_id,
             settings.socket_request_max_bytes,
@@ -219,7 +219,7 @@ class Broker:
             self.address_of,
             self.topics.name_of,
             self.replicas.put,
-            self.recently_failed.connection_closed,
+            self._connection_closed,
             self.dialer.connect,
         )
 
@@ -290,7 +290,7 @@ class Broker:
             *(self.groups, self.transactions),
         )
         self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
-        self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.recently_failed.connection_closed)
+        self.peers = PeerConnections(self.dialer.connect, self.detect.put, self._connection_closed)
         self.sender = ControlSender(
             self.cores.channels,
             self._client_id,
@@ -336,6 +336,13 @@ class Broker:
         _log.warning("the session with the coordination store has ended: this broker leads nothing until the next one")
         self.event_counters.expired += 1
         self._carry_out(self.cores.session_lost())
+
+    def _connection_closed(self, broker_id: int) -> None:
+        """Another broker has closed a connection of this one."""
+        self.metadata_waits.recently_failed.connection_closed(broker_id, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
 
     def _abandon_session(self) -> None:
         """End the session; from any thread."""
@@ -484,7 +491,7 @@ class Broker:
 
     def metadata_changed(self) -> None:
         """A control request was applied, or metadata read: the registered brokers may have changed."""
-        self.recently_failed.metadata_changed()
+        self.metadata_waits.recently_failed.metadata_changed(self._now_ms())
         self._carry_out(self.cores.stepped(self.manager))
 
     def _note(self, effect: effects.Effect) -> None:

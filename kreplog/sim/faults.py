@@ -142,7 +142,9 @@ class SimulationPlan:
     group; 0 in most seeds, which then have no topic for its offsets. writers: processes that write transactions; the
     same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all disks. replicas_per_part: replicas
     that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
-    creates_topics: clients cause the automatic creation of topics.
+    creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
+    and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
+    the same.
     """
 
     seed: int
@@ -170,6 +172,8 @@ class SimulationPlan:
     replicas_per_part: int = REPLICAS_PER_PART
     last_epoch: int = LAST_EPOCH
     creates_topics: bool = False
+    awaits_metadata: bool = False
+    drains_channels: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -226,6 +230,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         file_sync_ms=SLOW_FILE_SYNC_MS if seed % 18 == 11 else 0,
         replicas_per_part=1 if seed % 18 == 11 else REPLICAS_PER_PART,
         creates_topics=seed % 24 == 19,
+        awaits_metadata=seed % 24 == 22,
+        drains_channels=seed % 24 == 22,
     )
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():

@@ -98,6 +98,8 @@ class ControlChannels:
 
     @property
     def idle(self) -> bool:
+        """Whether the brokers have responded to all requests, those whose registration has ended apart: a
+        DrainControlChannels is over then."""
         return all(channel.idle for channel in self._channels.values())
 
     def retain(self, live: Mapping[int, int]) -> list[int]:

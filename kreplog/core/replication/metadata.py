@@ -38,6 +38,11 @@ class MetadataCache:
         """Whether a controller has sent its metadata to this process."""
         return self.controller_epoch >= 0
 
+    @property
+    def has_source(self) -> bool:
+        """Whether there are metadata, of a controller or the store."""
+        return self.from_controller or self.from_store
+
     def read(self, brokers: Iterable[BrokerRegistration], states: Iterable[PartitionState], own_id: int) -> None:
         """Take in metadata read from the store, unless a controller has sent its own. This broker is never shown as a
         leader there: it leads nothing before a LeaderAndIsr."""
@@ -64,7 +69,7 @@ class MetadataCache:
 
     def topic_error(self, by_id: bool = False) -> ErrorCode:
         """The error for a topic that is not in the cache; retriable while the cache is empty for want of a source."""
-        if not (self.from_controller or self.from_store):
+        if not self.has_source:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

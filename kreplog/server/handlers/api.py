@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from kreplog.core.broker.add_partitions import GatheredResponses
 from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
@@ -46,7 +47,7 @@ from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
-from kreplog.server.handlers.metadata import Description, MetadataHandlers
+from kreplog.server.handlers.metadata import Description, MetadataHandlers, lists_all
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
 from kreplog.server.handlers.topics import TopicViews
@@ -55,7 +56,6 @@ from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
-from kreplog.server.replication.recently_failed import SUSPECTED_S, RecentlyFailedBrokers
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
@@ -79,12 +79,6 @@ MAX_DELETION_MS = 3_600_000
 MARKER_TIMEOUT_MS = 10_000
 """How long the in-sync replicas may take to have the markers of a transaction."""
 
-CHANGE_WAIT_S = 5.0
-"""How long a request that changes the cluster waits for UpdateMetadata after a start, before the store is read."""
-
-QUERY_WAIT_S = 1.0
-"""The same for a request that reads metadata."""
-
 _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.DESCRIBE_GROUPS: ("group_ids", "groups"),
     ApiKey.DELETE_GROUPS: ("group_ids", "results"),
@@ -107,7 +101,7 @@ class Host(Protocol):
     cores: BrokerCores
     store: StoreLink
     topics: TopicViews
-    recently_failed: RecentlyFailedBrokers
+    metadata_waits: MetadataWaits
     hosted: HostedReplicas
     max_replicas: int
 
@@ -129,13 +123,14 @@ class Api:
             host.manager.metadata,
             host.topics,
             host.hosted,
-            host.recently_failed,
+            host.metadata_waits.recently_failed,
             lambda: self._cluster_id,
             lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
             self._missing_topic,
+            _now_ms,
         )
         metadata = self._metadata_handlers
-        self._stored = StoredMetadata(host.store, self._take_stored)
+        self._stored = StoredMetadata(host.store, lambda: host.metadata_waits.is_fresh(_now_ms()), self._take_stored)
         store = AnySession(host.store)
         self._admin = AdminHandlers(
             store,
@@ -238,11 +233,7 @@ class Api:
         elif key in self._encoders:
             context.encode = lambda response: self._encoders[key](response, context.header)
             self._put(context, request)
-        elif (
-            key in self._queries
-            and self._has_metadata()
-            and not (key == ApiKey.METADATA and self._has_suspected_leader(request))
-        ):
+        elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), _now_ms()):
             self._describe(context, request)
         else:
             self._start(self._work(context, request))
@@ -307,35 +298,41 @@ class Api:
         """Whether a controller has sent UpdateMetadata to this process."""
         return self._host.manager.metadata.from_controller
 
-    async def _await_metadata(self, wait_s: float) -> None:
-        """Wait for UpdateMetadata, then read the store: an existing topic must not be reported as unknown."""
-        wait_s = 0 if self._host.manager.metadata.from_store else wait_s
-        if not await self._host.topics.until(self._has_metadata, wait_s):
-            await self._stored.refresh()
+    def _need(self, context: RequestContext, request: Any) -> MetadataNeed:
+        header = context.header
+        if header.api_key != ApiKey.METADATA:
+            return MetadataNeed(changes=header.api_key not in self._queries)
+        leaders = partial(self._metadata_handlers.leaders, request)
+        return MetadataNeed(leaders=leaders, lists_all=lists_all(request, header.api_version))
+
+    async def _await_metadata(self, need: MetadataNeed) -> bool:
+        """Wait for what a request waits for; returns whether it is answered."""
+        waits, holds = self._host.metadata_waits.begin(need), None
+        while True:
+            try:
+                wait = waits.send(holds)
+            except StopIteration as end:
+                is_answered: bool = end.value
+                return is_answered
+            if isinstance(wait, Until):
+                holds = _holds(wait) or await self._host.topics.until(partial(_holds, wait), wait.max_ms / 1000)
+            else:
+                holds = None
+                await self._stored.refresh()
 
     def _take_stored(self, live: list[BrokerRegistration], states: list[PartitionState]) -> None:
-        self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
-        self._host.recently_failed.metadata_changed()
+        self._host.metadata_waits.take(live, states, _now_ms())
         self._host.topics.replaced()
 
     def _missing_topic(self, name: str, unknown: ErrorCode, may_create: bool) -> ErrorCode:
         return self._automatic.missing(name, unknown, may_create)
 
-    def _has_suspected_leader(self, request: Any) -> bool:
-        """Whether a leader of the requested partitions is suspected to have failed: a new one is elected soon."""
-        suspected = self._host.recently_failed.suspected()
-        return bool(suspected) and not suspected.isdisjoint(self._metadata_handlers.leaders(request))
-
     async def _work(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
         with _closing_on_error(context):
-            if not self._has_metadata():
-                await self._await_metadata(QUERY_WAIT_S if key in self._queries else CHANGE_WAIT_S)
-            if key == ApiKey.METADATA:
-                await self._host.topics.until(lambda: not self._has_suspected_leader(request), SUSPECTED_S)
-                if self._metadata_handlers.lacks_metadata(request, context.header.api_version):
-                    context.close()  # the client tries another broker
-                    return
+            if not await self._await_metadata(self._need(context, request)):
+                context.close()
+                return
             if key in self._queries:
                 self._describe(context, request)
             else:
@@ -594,6 +591,14 @@ def _closing_on_error(context: RequestContext) -> Iterator[None]:
     except Exception:
         _log.exception("%s: request %s failed; its connection is closed", context.client.peer, context.header)
         context.close()
+
+
+def _holds(wait: Until) -> bool:
+    return wait.condition(_now_ms())
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _log_response(request: ControlRequest, response: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
@@ -22,7 +23,6 @@ from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
 from kreplog.server.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kreplog.server.handlers.topics import TopicView, TopicViews
-from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
@@ -59,6 +59,7 @@ class MetadataHandlers:
         cluster_id: Callable[[], str | None],
         own: Callable[[], BrokerRegistration],
         missing: Callable[[str, ErrorCode, bool], ErrorCode],
+        now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._broker_id = settings.static.broker_id
@@ -69,6 +70,7 @@ class MetadataHandlers:
         self._cluster_id = cluster_id
         self._own = own
         self._missing = missing
+        self._now_ms = now_ms
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
@@ -83,15 +85,16 @@ class MetadataHandlers:
 
     def metadata(self, request: Any, version: int) -> Description:
         live, known = self.brokers, self._topics.all
+        listed = *live.values(), *self._recently_failed.listed(self._now_ms())
         fields = {
-            "brokers": [_endpoint(broker, "node_id") for broker in (*live.values(), *self._recently_failed.listed())],
+            "brokers": [_endpoint(broker, "node_id") for broker in listed],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
         unknown = self._metadata.topic_error()
         errors: dict[str, ErrorCode] = {}
         make = partial(_topic, live, errors, self._metadata.topic_error(by_id=True), version)
-        if _wants_all(request, version):
+        if lists_all(request, version):
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
         names = self._topics.names
         requested: dict[Any, tuple[Any, TopicView | None]] = {}
@@ -101,7 +104,9 @@ class MetadataHandlers:
                 topic,
                 None if name is None else known.get(name),
             )
-        may_create = self._has_source and (version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation)
+        may_create = self._metadata.has_source and (
+            version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
+        )
         for topic, view in requested.values():
             if view is None and topic.name is not None:
                 errors[topic.name] = self._missing(topic.name, unknown, may_create)
@@ -113,16 +118,6 @@ class MetadataHandlers:
         names = views if request.topics is None else [topic.name for topic in request.topics]
         known = [view for name in names if (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
-
-    def lacks_metadata(self, request: Any, version: int) -> bool:
-        """Whether the response would list no topics only because this broker has no metadata, of a controller or the
-        store."""
-        return _wants_all(request, version) and not self._has_source
-
-    @property
-    def _has_source(self) -> bool:
-        """Whether this broker has metadata, of a controller or the store."""
-        return self._metadata.from_controller or self._metadata.from_store
 
     def topic_partitions(self, request: Any) -> Description:
         """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
@@ -297,7 +292,8 @@ def _topic(
     }
 
 
-def _wants_all(request: Any, version: int) -> bool:
+def lists_all(request: Any, version: int) -> bool:
+    """Whether a Metadata request is for all topics."""
     return request.topics is None or (version == 0 and not request.topics)
 
 

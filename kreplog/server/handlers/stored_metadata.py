@@ -16,9 +16,6 @@ from kreplog.types import BrokerRegistration
 
 _log = logging.getLogger("kreplog.server")
 
-FRESH_S = 1.0
-"""Minimum between two reads of the store, whatever clients request."""
-
 READ_WITHIN_S = 5.0
 """Maximum of one read, the wait for a session included."""
 
@@ -26,28 +23,29 @@ T = TypeVar("T")
 
 
 class StoredMetadata:
-    """Reads metadata from the coordination store. take: called with the live brokers and the partition states of each
-    successful read."""
+    """Reads metadata from the coordination store. is_fresh: whether the last read need not be repeated yet. take:
+    called with the live brokers and the partition states of each successful read."""
 
     def __init__(
-        self, store: StoreLink, take: Callable[[list[BrokerRegistration], list[PartitionState]], None]
+        self,
+        store: StoreLink,
+        is_fresh: Callable[[], bool],
+        take: Callable[[list[BrokerRegistration], list[PartitionState]], None],
     ) -> None:
         self._store = store
+        self._is_fresh = is_fresh
         self._take = take
-        self._read_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read brokers and partition states, unless the last read is younger than FRESH_S; concurrent callers share a
-        read. A failed read is logged, and nothing changes."""
-        loop = asyncio.get_running_loop()
+        """Read brokers and partition states, unless the last read is fresh; concurrent callers share a read. A failed
+        read is logged, and nothing changes."""
         try:
             async with asyncio.timeout(READ_WITHIN_S), self._lock:
-                if loop.time() - self._read_at < FRESH_S:
+                if self._is_fresh():
                     return
                 await self._store.until_connected()
                 self._take(*await self._carry_out(store_reader.metadata()))
-                self._read_at = loop.time()
         except (CoordinationError, TimeoutError) as error:
             _log.warning(
                 "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "

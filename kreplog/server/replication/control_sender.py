@@ -63,6 +63,7 @@ class ControlSender:
         self._own = own
         self._apply_locally = apply_locally
         self._connections: dict[int, _Connection] = {}
+        self._progress = asyncio.Event()
 
     def send(self, effect: SendControl) -> None:
         """Queue a request; one for a newer registration of the broker drops the queue of the older one."""
@@ -76,11 +77,12 @@ class ControlSender:
         log_sent(effect.request, effect.broker)
 
     async def until_idle(self, timeout_s: float, rest_s: float) -> None:
-        """Wait until nothing is queued or in flight, for at most `timeout_s`, and then `rest_s` more."""
+        """Wait until the channels are idle, for at most `timeout_s`, and then `rest_s` more."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                for connection in list(self._connections.values()):
-                    await connection.idle.wait()
+                while not self._channels.idle:
+                    self._progress.clear()
+                    await self._progress.wait()
         await asyncio.sleep(rest_s)  # no event says when the brokers have served their waiting clients
 
     def close_channel(self, broker: int) -> None:
@@ -88,6 +90,7 @@ class ControlSender:
         connection = self._connections.pop(broker, None)
         if connection is not None:
             connection.close()
+            self._progress.set()
 
     def close(self) -> None:
         for broker in list(self._connections):
@@ -127,12 +130,13 @@ class ControlSender:
 
     def replied(self, channel: ControlChannel, response: ControlResponse | None, now_ms: int) -> None:
         event = self._channels.replied(channel, response, now_ms)
+        self._progress.set()
         if event is not None:
             self._put(event)
 
 
 class _Connection:
-    """The connection of one channel. idle: set while nothing is queued or in flight, or it is closed."""
+    """The connection of one channel."""
 
     def __init__(self, owner: ControlSender, channel: ControlChannel) -> None:
         self.channel = channel
@@ -140,12 +144,10 @@ class _Connection:
         self._owner = owner
         self._correlation = 0
         self._queued = asyncio.Event()
-        self.idle = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"kreplog-channel-{channel.broker}")
 
     def wake(self) -> None:
         """A request was queued."""
-        self.idle.clear()
         self._queued.set()
 
     def next_correlation(self) -> int:
@@ -164,12 +166,10 @@ class _Connection:
                 self._owner.replied(channel, await self._owner.exchange(self, request), now_ms())
             elif channel.idle:
                 self._queued.clear()
-                self.idle.set()
                 await self._queued.wait()
             else:
                 await asyncio.sleep(max(channel.retry_ms - now_ms(), 1) / 1000)  # ended by closing the channel
 
     def close(self) -> None:
-        self.idle.set()
         self._task.cancel()
         self.peer.close()

@@ -35,6 +35,7 @@ from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSend
 from kreplog.sim.brokers.control_channels import VirtualControlSender
 from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
+from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
 from kreplog.sim.machines.log_effects import LOG_EFFECTS
@@ -183,6 +184,7 @@ class BrokerProcess:
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
         self._automatic = VirtualAutomaticTopics(self)
+        self._metadata_requests = VirtualMetadataRequests(self)
         self._directory = LogDirectoryState()
         self._flusher = VirtualFlusher(
             scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
@@ -328,7 +330,10 @@ class BrokerProcess:
 
     def _requested(self, reply_to: int, request: Any) -> None:
         if isinstance(request, MetadataRequest):
-            self._reply_metadata(reply_to, lambda: self.cluster.metadata_of(self))
+            if self.cluster.plan.awaits_metadata:
+                self._metadata_requests.receive(reply_to)
+            else:
+                self._reply_metadata(reply_to, lambda: self.cluster.metadata_of(self))
         elif isinstance(request, TopicMetadataRequest):
             self._reply_metadata(reply_to, partial(self._automatic.receive, request))
         elif isinstance(request, tuple):
@@ -373,6 +378,8 @@ class BrokerProcess:
         """A step has ended."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
+            if self.cluster.plan.awaits_metadata:
+                self._metadata_requests.changed()
         elif runner is self.groups:
             self.cluster.checkers.groups_stepped(self.id, self.cores.groups, self.group_memory)
         elif runner is self.control:
@@ -568,8 +575,18 @@ class BrokerProcess:
         self.disk.unclean = self.machine.new_disk = False
 
     def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
-        """Always waits for the maximum, as if a broker did not respond."""
-        self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
+        """In most seeds for the maximum, as if a broker did not respond."""
+
+        def drained(unanswered: list[int]) -> None:
+            if unanswered:
+                text = f"broker {self.id} goes on as controller before brokers {unanswered} have responded"
+                self.cluster.checkers.violate("drained early", text, None)
+            self._scheduler.after(effect.rest_ms * MS, self._resume, runner, None, None)
+
+        if self.cluster.plan.drains_channels:
+            self.sender.until_idle(effect.max_ms, drained)
+        else:
+            self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
@@ -579,6 +596,7 @@ class BrokerProcess:
             if fate is Fate.CONNECTED:
                 runner.put(events.PeerConnected(*peer))
             elif fate is Fate.RESET:
+                self._metadata_requests.connection_closed(effect.broker.id)
                 runner.put(events.PeerDisconnected(*peer))
             else:
                 runner.put(events.PeerUnreachable(*peer, refused=fate is Fate.REFUSED))

@@ -36,6 +36,7 @@ class VirtualControlSender:
         self._on_send = on_send
         self._put_back = put_back
         self._sending: set[ControlChannel] = set()  # channels that a response, or a retry, will continue
+        self._drained: Callable[[list[int]], None] | None = None
 
     def put(self, effect: SendControl) -> None:
         channel = self._channels.put(effect)
@@ -47,6 +48,23 @@ class VirtualControlSender:
         for channel in self._channels.open:
             if channel not in self._sending:
                 self._send_next(channel)
+
+    def until_idle(self, max_ms: int, then: Callable[[list[int]], None]) -> None:
+        """Call `then` once the channels are idle, with the brokers that have not responded nevertheless; with none
+        after `max_ms`."""
+        self._drained = then
+        self._scheduler.after(max_ms * MS, self._end_drain, then, [])
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._drained is not None and self._channels.idle:
+            unanswered = [channel.broker for channel in self._sending if self._channels.is_open(channel)]
+            self._end_drain(self._drained, sorted(unanswered))
+
+    def _end_drain(self, then: Callable[[list[int]], None], unanswered: list[int]) -> None:
+        if self._drained is then:
+            self._drained = None
+            then(unanswered)
 
     def _send_next(self, channel: ControlChannel) -> None:
         self._sending.discard(channel)
@@ -64,5 +82,6 @@ class VirtualControlSender:
                 return
             self._put_back(event)
             self._send_next(channel)
+            self._check_idle()
 
         self._network.call(self._host, f"b{channel.broker}", "control", request, replied, TIMEOUT_US)

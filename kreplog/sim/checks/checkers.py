@@ -33,6 +33,7 @@ The guarantees, and when they are checked:
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
     deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
     useless request     a controller that has resigned sends nothing, nor to ended registrations        as it sends
+    drained early       a new controller goes on once all brokers have responded, or after a time       as it goes on
     clean too early     the unclean mark is cleared once no loss can be unknown to controllers          as it is cleared
     deleted             only records released by an operator or retention, and only committed ones      as they go
     watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response

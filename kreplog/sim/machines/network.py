@@ -171,6 +171,12 @@ class Network:
         connection.backward_us = arrival
         self._scheduler.at(arrival, self._arrive_backward, connection, reply_to, response)
 
+    def refuse_reply(self, reply_to: int) -> None:
+        """The receiver of a request closes its connection; does nothing if it is closed."""
+        call = self._calls.get(reply_to)
+        if call is not None:
+            self._reset(call.connection)
+
     def dial(self, source: str, destination: str, on_fate: Callable[[Fate], None]) -> HeldConnection:
         """Open a connection that carries no messages."""
         held = HeldConnection(source, destination, on_fate)

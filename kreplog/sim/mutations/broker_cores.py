@@ -13,15 +13,18 @@ from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.broker.file_syncs import FileSyncs
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.log_directory_state import LogDirectoryState
+from kreplog.core.broker.metadata_waits import MetadataWaits
+from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.broker.request_parts import PartResponses
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
 from kreplog.core.events import ControlReplied, Event, LogFailed, SessionLost
-from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest
+from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest, PartitionState
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import KreplogError, is_exhaustion
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
-from kreplog.types import TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -183,6 +186,13 @@ def _init_is_split() -> list[Patch]:
     return [(request_parts, "_slow_entries", slow)]
 
 
+@MUTATIONS.add("responses-not-waited-for")
+def _responses_not_waited_for() -> list[Patch]:
+    """A new controller sends the whole state before the brokers have responded to the elections, which clients wait
+    for."""
+    return [(ControlChannels, "idle", property(lambda self: True))]
+
+
 @MUTATIONS.add("control-request-sent-once")
 def _control_request_sent_once() -> list[Patch]:
     """A control request whose response is lost is not resent."""
@@ -264,3 +274,46 @@ def _answered_after_its_first_part() -> list[Patch]:
         return None if part else response
 
     return [(PartResponses, "add", add)]
+
+
+@MUTATIONS.add("failed-broker-unlisted")
+def _failed_broker_unlisted() -> list[Patch]:
+    """Metadata leave out a broker at once when it fails, and some clients notice the new leaders a second later."""
+    return [(RecentlyFailedBrokers, "listed", lambda self, now_ms: iter(()))]
+
+
+@MUTATIONS.add("suspected-leader-named")
+def _suspected_leader_named() -> list[Patch]:
+    """Metadata name a leader that has just closed its connections, and clients wait before they request them again."""
+    return [(RecentlyFailedBrokers, "suspected", lambda self, now_ms: set())]
+
+
+@MUTATIONS.add("no-topics-without-metadata")
+def _no_topics_without_metadata() -> list[Patch]:
+    """A broker that has no metadata lists no topics, and clients take the cluster for empty."""
+    return [(MetadataWaits, "_is_answered", lambda self, need: True)]
+
+
+@MUTATIONS.add("stored-metadata-never-read")
+def _stored_metadata_never_read() -> list[Patch]:
+    """A broker that no controller reaches refuses clients, although the store has the metadata."""
+    return [(MetadataWaits, "is_fresh", lambda self, now_ms: True)]
+
+
+@MUTATIONS.add("stored-metadata-read-by-each-request")
+def _stored_metadata_read_by_each_request() -> list[Patch]:
+    """A broker that no controller reaches reads the store as often as clients request metadata."""
+    return [(MetadataWaits, "is_fresh", lambda self, now_ms: False)]
+
+
+@MUTATIONS.add("leads-by-the-store")
+def _leads_by_the_store() -> list[Patch]:
+    """A broker names itself as a leader since the store does, before a controller has made it one."""
+    right = MetadataCache.read
+
+    def read(
+        self: MetadataCache, brokers: Iterable[BrokerRegistration], states: Iterable[PartitionState], own_id: int
+    ) -> None:
+        right(self, brokers, states, NO_LEADER)
+
+    return [(MetadataCache, "read", read)]

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
+from kreplog.core.broker import metadata_waits
 from kreplog.errors import ConnectionLossError, ErrorCode
 from kreplog.server.broker import Broker
-from kreplog.server.handlers import api, stored_metadata
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import serving, until_controlled
@@ -58,8 +58,8 @@ def with_unreached(root: Path, work: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "QUERY_WAIT_S", 0.01)
-    monkeypatch.setattr(stored_metadata, "FRESH_S", 0.0)
+    monkeypatch.setattr(metadata_waits, "QUERY_WAIT_MS", 10)
+    monkeypatch.setattr(metadata_waits, "FRESH_MS", 0)
 
 
 def test_the_store_is_read_without_update_metadata(tmp_path: Path) -> None:

@@ -11,52 +11,50 @@ the partitions over, and notices a second later. So a failed broker stays listed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.types import BrokerRegistration
 
-SUSPECTED_S = 0.5
+SUSPECTED_MS = 500
 """How long a broker is suspected after it closed a connection: by then the controller has reported a failure."""
 
-LISTED_S = 5.0
+LISTED_MS = 5000
 """How long a failed broker stays listed, unless it registers again."""
 
 
 class RecentlyFailedBrokers:
-    """The brokers that have failed in the last seconds. now: returns monotonic seconds."""
+    """The brokers that have failed in the last seconds."""
 
-    def __init__(self, metadata: MetadataCache, now: Callable[[], float]) -> None:
+    def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._now = now
-        self._closed_at: dict[int, float] = {}
-        self._live = dict(metadata.brokers)
-        self._failed: dict[int, tuple[BrokerRegistration, float]] = {}
+        self._closed_ms: dict[int, int] = {}
+        self._live = metadata.brokers
+        self._failed: dict[int, tuple[BrokerRegistration, int]] = {}
 
-    def connection_closed(self, broker_id: int) -> None:
+    def connection_closed(self, broker_id: int, now_ms: int) -> None:
         """A broker has closed a connection that this broker had opened."""
-        self._closed_at[broker_id] = self._now()
+        self._closed_ms[broker_id] = now_ms
 
-    def metadata_changed(self) -> None:
+    def metadata_changed(self, now_ms: int) -> None:
         """The metadata may have changed: a broker that is no longer in them has failed now."""
-        brokers = self._metadata.brokers
-        for broker_id, broker in self._live.items():
-            if broker_id not in brokers:
-                self._failed[broker_id] = broker, self._now()
-        self._live = dict(brokers)
+        former, self._live = self._live, self._metadata.brokers
+        for broker_id, broker in former.items():
+            if broker_id not in self._live:
+                self._failed[broker_id] = broker, now_ms
 
-    def suspected(self) -> set[int]:
+    def suspected(self, now_ms: int) -> set[int]:
         """Brokers that are live by the metadata, but have just closed a connection."""
-        if not self._closed_at:
+        if not self._closed_ms:
             return set()
-        since = self._now() - SUSPECTED_S
-        self._closed_at = {broker_id: at for broker_id, at in self._closed_at.items() if at > since}
-        return self._closed_at.keys() & self._metadata.brokers.keys()
+        since = now_ms - SUSPECTED_MS
+        self._closed_ms = {broker_id: at for broker_id, at in self._closed_ms.items() if at > since}
+        return self._closed_ms.keys() & self._metadata.brokers.keys()
 
-    def listed(self) -> Iterator[BrokerRegistration]:
+    def listed(self, now_ms: int) -> Iterator[BrokerRegistration]:
         """Failed brokers that Metadata still lists."""
         if self._failed:
-            since = self._now() - LISTED_S
+            since = now_ms - LISTED_MS
             self._failed = {broker_id: entry for broker_id, entry in self._failed.items() if entry[1] > since}
             live = self._metadata.brokers
             yield from (broker for broker_id, (broker, _) in self._failed.items() if broker_id not in live)
