@@ -25,6 +25,7 @@ from kreplog.sim.brokers.administrator import Administrator
 from kreplog.sim.brokers.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
+from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.clients import group_client, transaction_client, workload
 from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
@@ -97,6 +98,7 @@ class Cluster:
         self.created_automatically = AutomaticCreationChecker(
             lambda kind, text: self.checkers.violate(kind, text, None)
         )
+        self.unreadable_configs = UnreadableConfigs(lambda kind, text: self.checkers.violate(kind, text, None))
         self.checkers.transactions.last_epoch = plan.last_epoch
         self.history.listener = self._heard
         self.store.on_change = self._store_changed
@@ -207,7 +209,11 @@ class Cluster:
             elif path.startswith(nodes.TOPIC_CONFIGS + "/"):
                 self._configs[names[3]] = nodes.decode_topic_config(path, node)
             elif path.startswith(nodes.BROKER_CONFIGS + "/"):
-                self._broker_configs[names[3]] = dict(nodes.decode_broker_config(path, node))
+                subject = None if names[3] == "default" else int(names[3])
+                if subject in self.unreadable_configs:
+                    self._broker_configs[names[3]] = dict(self.unreadable_configs.configs_of(subject))
+                else:
+                    self._broker_configs[names[3]] = dict(nodes.decode_broker_config(path, node))
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions in the store."""

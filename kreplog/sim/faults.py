@@ -57,6 +57,7 @@ KINDS: dict[str, int] = {
     "exhaust": 4,
     "forge": 4,
     "broker_config": 4,
+    "unreadable_config": 4,
 }
 """Every kind of fault, and its weight among the kinds of its seed."""
 
@@ -65,6 +66,7 @@ APART = {
     "exhaust": ("exhaustion", 0.2),
     "forge": ("forgeries", 0.4),
     "broker_config": ("broker-configs", 0.1),
+    "unreadable_config": ("spoilt-configs", 0.05),
 }
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 HEAL_CHECK_MS = 3000
 
+SPOIL_AFTER_MS = 300
+"""How long after dynamic configs are written they become unreadable: a controller has sent them by then, usually."""
+
 
 class Injector:
     """Injects the faults of a plan into one cluster. `heal` ends all faults; none begins after it."""
@@ -53,6 +56,7 @@ class Injector:
         cluster.network.starved.clear()
         if not cluster.store.available:
             cluster.store.resume()
+        cluster.admin.repair_broker_configs()
         for machine in list(cluster.machines.values()):
             process = machine.process
             machine.disk.slow_ms = machine.disk.exhausted_every = 0
@@ -618,6 +622,20 @@ class Injector:
         whose = "all brokers" if subject is None else f"broker {subject}"
         self._note(action, f"the dynamic config {name} of {whose} is {'deleted' if value is None else value}")
         return self._cluster.admin.configure_broker(subject, name, value)
+
+    def _unreadable_config(self, action: Action) -> bool:
+        """The dynamic configs of a broker, or the cluster-wide default, become unreadable, and are repaired later."""
+        admin, brokers = self._cluster.admin, [*self._cluster.machines, None]
+        subject = brokers[int(action.draws[0] * len(brokers))]
+        whose = "all brokers" if subject is None else f"broker {subject}"
+
+        def spoil() -> None:
+            if not self._healed and admin.spoil_broker_config(subject):
+                self._note(action, f"the dynamic configs of {whose} become unreadable for {action.duration_ms} ms")
+                self._later(action, admin.repair_broker_configs)
+
+        self._scheduler.after(SPOIL_AFTER_MS * MS, spoil)
+        return admin.configure_broker(subject, "log.retention.ms", str(1000 + int(1000 * action.draws[1])))
 
     def _delete_records(self, action: Action) -> bool:
         cluster = self._cluster

@@ -151,6 +151,7 @@ FOUND = {
     "uncommitted-read": 0,
     "undecided-read": 32,
     "unknown-producer-gap-accepted": 126,
+    "unreadable-configs-forgotten": 14,
     "used-up-epochs-go-on": 86,
     "verification-always-right": 105,
     "watermark-before-truncation": 15,

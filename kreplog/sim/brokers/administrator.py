@@ -10,6 +10,7 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
+from kreplog.core.messages import NO_CONFIGS
 from kreplog.errors import CoordinationError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
@@ -66,14 +67,43 @@ class Administrator:
         return done
 
     def configure_broker(self, broker_id: int | None, name: str, value: str | None) -> bool:
-        """Set a dynamic config of a broker, or with None as its id of all brokers; or delete it."""
+        """Set a dynamic config of a broker, or with None as its id of all brokers; or delete it. Not while its node is
+        unreadable."""
         peek = self._cluster.store.store.peek
+        if broker_id in self._cluster.unreadable_configs:
+            return False
         path, directory = nodes.broker_config(broker_id), peek(nodes.BROKER_CONFIGS) is None
         node = peek(path)
         before = dict(nodes.decode_broker_config(path, node))
         after = altered(before, [Change(name, value, DELETE if value is None else SET)], {name: int})
         version = None if node is None else node.stat.version
         return self._write(*set_broker_config_operations(broker_id, after, version, directory=directory))
+
+    def spoil_broker_config(self, broker_id: int | None) -> bool:
+        """Make the node of a broker's dynamic configs unreadable, or with None as its id that of all brokers; only if
+        the active controller has sent what is there."""
+        cluster, path = self._cluster, nodes.broker_config(broker_id)
+        node, machine = cluster.store.store.peek(path), cluster.machines.get(cluster.controller())
+        process = None if machine is None else machine.process
+        if node is None or process is None or not process.controller.active or broker_id in cluster.unreadable_configs:
+            return False
+        configs = nodes.decode_broker_config(path, node)
+        held = process.controller.context.broker_configs
+        sent = {each.default for each in held.values()} if broker_id is None else {held.get(broker_id, NO_CONFIGS).own}
+        if not configs or configs not in sent:
+            return False
+        cluster.unreadable_configs.spoilt(broker_id, configs, process.controller.epoch)
+        if not self._write(SetData(path, b"{")):
+            cluster.unreadable_configs.repaired(broker_id)
+            return False
+        return True
+
+    def repair_broker_configs(self) -> None:
+        """Write the nodes of dynamic configs that are unreadable as they were."""
+        unreadable = self._cluster.unreadable_configs
+        for broker_id, configs in unreadable.items():
+            if self._write(SetData(nodes.broker_config(broker_id), nodes.encode_broker_config(dict(configs)))):
+                unreadable.repaired(broker_id)
 
     def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Its assigned replicas, the target during a reassignment."""

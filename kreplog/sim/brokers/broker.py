@@ -191,6 +191,7 @@ class BrokerProcess:
         )
         self._has_init = False
         self.dynamic_configs: dict[str, str] = {}
+        self._configs = m.NO_CONFIGS
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
         self._created_by_init: list[DiskLog] = []
         self._exited: Callable[[], None] = lambda: None
@@ -528,6 +529,9 @@ class BrokerProcess:
         self.cluster.network.reply(effect.reply_to, effect.response)
 
     def _configure(self, _runner: CoreRunner, effect: effects.ConfigureBroker) -> None:
+        epoch, before = self.manager.controller_epoch, self._configs
+        self.cluster.unreadable_configs.taken(self.id, epoch, before, effect.configs)
+        self._configs = effect.configs
         self.dynamic_configs = dynamic_configs.effective(effect.configs)
 
     def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:

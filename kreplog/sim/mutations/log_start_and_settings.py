@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kreplog.core import dynamic_configs
-from kreplog.core.controller import controller, topic_changes
+from kreplog.core.controller import controller, store_reader, topic_changes
 from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.controller.election_policies import apply_flush_setting
 from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.store_reader import RegisteredBroker
-from kreplog.core.effects import Steps
-from kreplog.core.messages import NO_CONFIGS, PartitionState
+from kreplog.core.effects import Nodes, Steps
+from kreplog.core.messages import NO_CONFIGS, Configs, PartitionState
 from kreplog.core.replication import epochs
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
@@ -127,6 +127,18 @@ def _broker_configs_lost_in_failover() -> list[Patch]:
         yield from failover(self, bare, events)
 
     return [(BrokerChanges, "on_failover", without)]
+
+
+@MUTATIONS.add("unreadable-configs-forgotten")
+def _unreadable_configs_forgotten() -> list[Patch]:
+    """A controller that cannot read the dynamic configs of a node any more sends brokers none of them: a shorter static
+    retention deletes records."""
+    right = store_reader._broker_configs
+
+    def forget(paths: Sequence[str], found: Nodes, last_readable: dict[str, Configs]) -> Steps[list[Configs]]:
+        return right(paths, found, {})
+
+    return [(store_reader, "_broker_configs", forget)]
 
 
 @MUTATIONS.add("cluster-default-before-own-config")
