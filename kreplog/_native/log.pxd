@@ -29,7 +29,7 @@ cdef class SegmentedLog(WritableLog):
     cdef int32_t last_epoch  # of the newest epoch entry in its file, -1 when none
     cdef object producers
     cdef list decided  # (first offset, marker's) of transactions whose marker the high watermark has not passed
-    cdef bint replaying  # the producers are being loaded
+    cdef dict replayed_aborted  # while the producers are loaded: entries of transaction indexes, by segment; else None
     cdef (int64_t, int64_t) replayed  # log end and high watermark for which a reader has the producers
     cdef object ledger  # WriterLedger of the appends that are made once; None where the directory has none
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory

@@ -29,7 +29,7 @@ from kreplog._native.files cimport FileHandle
 from kreplog._native.markers cimport Marker, read_marker
 from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.state cimport WITH_PRODUCERS, WITH_TRANSACTIONS
-from kreplog._native.transaction_index cimport add_aborted, cut_aborted
+from kreplog._native.transaction_index cimport aborted_entry, add_aborted, replace_aborted
 from kreplog._native.view cimport epochs_crc
 from kreplog._native.writable cimport WritableLog
 
@@ -369,11 +369,14 @@ cdef class SegmentedLog(WritableLog):
         if first < 0:
             return 0
         if not marker.committed and not self.read_only:
-            if add_aborted(segment, h.producer_id, first, last, min(<int64_t> self.producers.first_open(), last + 1)):
+            entry = aborted_entry(h.producer_id, first, last, min(<int64_t> self.producers.first_open(), last + 1))
+            if self.replayed_aborted is not None:
+                self.replayed_aborted.setdefault(segment, bytearray()).extend(entry)
+            elif add_aborted(segment, entry):
                 self.directory_changed = True
         if last >= self.position.high_watermark:
             self.decided.append((first, last))
-        elif not self.replaying:  # which would publish an end past transactions that it has not met yet
+        elif self.replayed_aborted is None:  # else it would publish an end past transactions that it has not met yet
             self.settle_transactions()
         return 0
 
@@ -579,7 +582,7 @@ cdef class SegmentedLog(WritableLog):
 
     cdef int load_producers(self, bint recovered=False) except -1:
         """The producer state at the log end offset: the newest sound snapshot, then the batches after it. With it come
-        the transactions that have ended since: the entries of their index are rewritten.
+        the transactions that have ended since: entries of their index that are missing or wrong are replaced.
 
         recovered: the process that wrote last may have been killed, or the power lost. Then no snapshot counts beyond
         the recovery point, since the entries of the index may be lost that were written before it.
@@ -596,12 +599,15 @@ cdef class SegmentedLog(WritableLog):
             self.producers.delete_snapshots(self.path, self.position.leo + 1)  # of records that are gone
             start = self.producers.latest_snapshot(self.path, limit, limit == self.position.leo)
             start = start if start is not None else -1
-            if self.position.has_producers & WITH_TRANSACTIONS:
-                for segment in self._segments:
-                    cut_aborted(segment, start)
-            self.replaying = True
-            self.replay_producers(start)
-            self.replaying = False
+            self.replayed_aborted = {}
+            try:
+                self.replay_producers(start)
+                if self.position.has_producers & WITH_TRANSACTIONS:
+                    for segment in self._segments:
+                        entries = bytes(self.replayed_aborted.get(segment, b""))
+                        self.directory_changed |= replace_aborted(segment, start, entries)
+            finally:
+                self.replayed_aborted = None
         self.first_unstable = -1  # so that it is published
         return self.settle_transactions()
 

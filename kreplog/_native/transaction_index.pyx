@@ -55,11 +55,18 @@ cdef int64_t count_in(FileHandle file) except -1:
     return file.size() // ENTRY_SIZE
 
 
-cdef bint add_aborted(
-    Segment segment, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset
-) except -1:
-    """Add an entry, with the highest last offset so far; returns whether that made the file. Raises StorageError."""
+cdef bytes aborted_entry(int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset):
     cdef uint8_t entry[ENTRY_SIZE]
+    store16(entry, VERSION)
+    store64(entry + 2, producer_id)
+    store64(entry + 10, first_offset)
+    store64(entry + LAST_OFFSET, last_offset)
+    store64(entry + 26, last_stable_offset)
+    return (<char*> entry)[:ENTRY_SIZE]
+
+
+cdef bint add_aborted(Segment segment, bytes entry) except -1:
+    """Add an entry, with the highest last offset so far; returns whether that made the file. Raises StorageError."""
     cdef FileHandle file = open_index(segment, O_RDWR)
     cdef bint made = file is None
     if made:
@@ -67,12 +74,7 @@ cdef bint add_aborted(
         segment.aborted_count = 0
     elif segment.aborted_count < 0:
         segment.aborted_count = count_in(file)
-    store16(entry, VERSION)
-    store64(entry + 2, producer_id)
-    store64(entry + 10, first_offset)
-    store64(entry + LAST_OFFSET, last_offset)
-    store64(entry + 26, last_stable_offset)
-    file.write_at(entry, ENTRY_SIZE, segment.aborted_count * ENTRY_SIZE)
+    file.write_at(<const uint8_t*> <char*> entry, ENTRY_SIZE, segment.aborted_count * ENTRY_SIZE)
     segment.aborted_count += 1
     segment.aborted_unsynced = True
     return made
@@ -117,25 +119,38 @@ cdef int64_t first_ending_at(FileHandle file, int64_t offset) except -1:
     return low
 
 
-cdef int cut_aborted(Segment segment, int64_t offset) except -1:
-    """Drop the transactions whose marker stands at `offset` or beyond. Raises StorageError."""
-    cdef FileHandle file = open_index(segment, O_RDWR)
-    if file is None:
-        segment.aborted_count = 0
-        return 0
-    try:
-        segment.aborted_count = first_ending_at(file, offset)
-    except CorruptCheckpointError:
-        if offset > segment.base_offset:
-            raise
-        segment.aborted_count = 0
-    if segment.aborted_count == 0:
-        segment.aborted_unsynced = False
-        remove(aborted_path(segment))
+cdef bint replace_aborted(Segment segment, int64_t offset, bytes entries) except -1:
+    """Make `entries` those of the transactions whose marker stands at `offset` or beyond; returns whether the directory
+    has changed. Raises StorageError, CorruptCheckpointError.
+
+    Where the file has them it is left alone, and else replaced as a whole: a reader may look at it at any moment."""
+    cdef FileHandle file = open_index(segment, O_RDONLY)
+    cdef int64_t kept = 0
+    cdef bytes found = b""
+    if file is not None:
+        try:
+            kept = first_ending_at(file, offset)
+        except CorruptCheckpointError:
+            if offset > segment.base_offset:
+                raise
+        found = read_from(file, kept * ENTRY_SIZE)
+    segment.aborted_count = kept + len(entries) // ENTRY_SIZE
+    segment.aborted_unsynced = segment.aborted_count > 0
+    if found == entries:
+        return False
+    if segment.aborted_count > 0:
+        write_whole(aborted_path(segment), (read_from(file, 0)[:kept * ENTRY_SIZE] if kept else b"") + entries)
     else:
-        file.truncate(segment.aborted_count * ENTRY_SIZE)
-        segment.aborted_unsynced = True
-    return 0
+        remove(aborted_path(segment))
+    return True
+
+
+cdef bytes read_from(FileHandle file, int64_t at):
+    cdef bytearray data = bytearray(max(file.size() - at, 0))
+    cdef uint8_t[::1] view = data
+    if not data:
+        return b""
+    return bytes(data[:file.read_at(&view[0], len(data), at)])
 
 
 cdef bint collect_aborted(Segment segment, int64_t start, int64_t stop, list found) except -1:

@@ -28,3 +28,8 @@ def test_random_kills(folder: Path) -> None:
 def test_killed_at_every_file_call(folder: Path, shim: Path, mode: str, stride: int) -> None:
     seen = _numbers(run_driver("each_call", folder, mode, stride, shim=shim))
     assert seen["in_script"] > 80
+
+
+@pytest.mark.parametrize("mode", ["kill", "halfway"])
+def test_readers_see_no_aborted_record_where_recovery_was_killed(folder: Path, shim: Path, mode: str) -> None:
+    assert _numbers(run_driver("aborted_transactions", folder, mode, shim=shim))["deaths"] > 0
