@@ -9,7 +9,6 @@ from __future__ import annotations
 from kreplog._native import compaction, encoded, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
-from kreplog._native.directory import OWNER_LOCK, show_lock
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
@@ -17,6 +16,7 @@ from kreplog._native.markers import committed_of
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.recompression import has_other_codec, recompressed
 from kreplog._native.segment import close_idle_files, exceeds_open_limit, keep_open
+from kreplog._native.shown_lock import OWNER_LOCK, show_lock
 from kreplog._native.state import STATE_NAME
 from kreplog.log import Fetched, Log
 from kreplog.types import ActiveProducer, CompactionBacklog

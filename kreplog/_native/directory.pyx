@@ -15,6 +15,7 @@ from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from kreplog._native.batch cimport codec_id
 from kreplog._native.files cimport FileHandle, open_file, storage_error
 from kreplog._native.log cimport SegmentedLog
+from kreplog._native.shown_lock cimport kreplog_share_lock, kreplog_show_lock, owner_lock_path, sees_lock
 from kreplog._native.state cimport LOCKED_BY_OWNER, LOCKED_BY_TOPIC, LOCKED_DIRECTORY, StateFile, open_state
 
 import fcntl
@@ -24,54 +25,10 @@ from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.compression import compress
 from kreplog._native.files import make_directory
+from kreplog._native.shown_lock import OWNER_LOCK, topic_lock_path
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
-
-OWNER_LOCK = ".kreplog.lock"
-
-TOPIC_LOCK = ".lock"  # after the topic's name
-
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <unistd.h>
-    /* A lock of the open file, where the system has those: one of the process would go with the first log closed. */
-    static int kreplog_share_lock(int fd) {
-        struct flock lock = {0};
-        lock.l_type = F_RDLCK;
-        lock.l_whence = SEEK_SET;
-    #if defined(F_OFD_SETLK)
-        return fcntl(fd, F_OFD_SETLK, &lock);
-    #else
-        return fcntl(fd, F_SETLK, &lock);
-    #endif
-    }
-    /* A lock of the open file that others see without taking one; shared, since a directory takes no other. */
-    static int kreplog_show_lock(int fd) {
-    #if defined(F_OFD_SETLK)
-        return kreplog_share_lock(fd);
-    #else
-        (void) fd;
-        return -1;
-    #endif
-    }
-    /* Whether another open file has such a lock; yes where that cannot be known. */
-    static int kreplog_sees_lock(int fd) {
-    #if defined(F_OFD_GETLK)
-        struct flock lock = {0};
-        lock.l_type = F_WRLCK;
-        lock.l_whence = SEEK_SET;
-        return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-    #else
-        (void) fd;
-        return 1;
-    #endif
-    }
-    """
-    int kreplog_share_lock(int fd) noexcept nogil
-    int kreplog_show_lock(int fd) noexcept nogil
-    bint kreplog_sees_lock(int fd) noexcept nogil
 
 
 cdef int adopt(SegmentedLog log, object config) except -1:
@@ -181,38 +138,7 @@ cdef uint32_t _shown_lock(SegmentedLog log, FileHandle directory) except? 1:
     """Show readers that this writer lives, which ends with the process; the flag of the lock that does, 0 for none."""
     if not log.managed:
         return LOCKED_DIRECTORY if kreplog_show_lock(directory.fd) == 0 else 0
-    return LOCKED_BY_OWNER if _sees_lock(_owner_lock_path(log.path)) == 1 else 0
-
-
-cdef bint is_writer_alive(str path, uint32_t flags) except -1:
-    """Whether the writer of the session with these flags still has its lock; True where that cannot be known."""
-    if flags & LOCKED_DIRECTORY:
-        return _sees_lock(path) != 0
-    if flags & LOCKED_BY_OWNER:
-        return _sees_lock(_owner_lock_path(path)) != 0
-    if flags & LOCKED_BY_TOPIC:
-        folder, name = os.path.split(path)
-        return _sees_lock(topic_lock_path(folder, name.rpartition("-")[0])) != 0
-    return True
-
-
-cdef str _owner_lock_path(str path):
-    return os.path.join(os.path.dirname(path), OWNER_LOCK)
-
-
-cdef int _sees_lock(str path) except -2:
-    """1 if some process shows a lock on the file, 0 if none does, -1 where it cannot be opened."""
-    cdef FileHandle file
-    try:
-        file = open_file(path, O_RDONLY)
-    except (FileNotFoundError, StorageError):
-        return -1
-    return kreplog_sees_lock(file.fd)
-
-
-def show_lock(int fd):
-    """Let readers see by a lock on this file, an owner's, that its process lives."""
-    kreplog_show_lock(fd)
+    return LOCKED_BY_OWNER if sees_lock(owner_lock_path(log.path)) == 1 else 0
 
 
 cdef int _refuse(SegmentedLog log, str holder) except -1:
@@ -234,16 +160,6 @@ cdef bint _is_free(str path) except -1:
     except OSError:
         return False
     return True
-
-
-def topic_lock_path(str folder not None, str topic not None):
-    """The file whose lock the writer of a whole topic holds."""
-    return os.path.join(folder, topic + TOPIC_LOCK)
-
-
-def is_topic_locked(str folder not None, str topic not None):
-    """Whether a process holds the TopicLock. False where that cannot be known."""
-    return _sees_lock(topic_lock_path(folder, topic)) == 1
 
 
 def was_topic_released(str folder not None, str topic not None):

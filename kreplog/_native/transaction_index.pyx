@@ -125,24 +125,22 @@ cdef bint replace_aborted(Segment segment, int64_t offset, bytes entries) except
 
     Where the file has them it is left alone, and else replaced as a whole: a reader may look at it at any moment."""
     cdef FileHandle file = open_index(segment, O_RDONLY)
-    cdef int64_t kept = 0
+    cdef int64_t before = 0
     cdef bytes found = b""
     if file is not None:
         try:
-            kept = first_ending_at(file, offset)
+            before = first_ending_at(file, offset)
         except CorruptCheckpointError:
             if offset > segment.base_offset:
                 raise
-        found = read_from(file, kept * ENTRY_SIZE)
-    segment.aborted_count = kept + len(entries) // ENTRY_SIZE
-    segment.aborted_unsynced = segment.aborted_count > 0
-    if found == entries:
-        return False
-    if segment.aborted_count > 0:
-        write_whole(aborted_path(segment), (read_from(file, 0)[:kept * ENTRY_SIZE] if kept else b"") + entries)
-    else:
+        found = read_from(file, before * ENTRY_SIZE)
+    if found != entries and (before or entries):
+        write_whole(aborted_path(segment), (read_from(file, 0)[:before * ENTRY_SIZE] if before else b"") + entries)
+    elif found != entries:
         remove(aborted_path(segment))
-    return True
+    segment.aborted_count = before + len(entries) // ENTRY_SIZE
+    segment.aborted_unsynced = segment.aborted_count > 0
+    return bool(found != entries)
 
 
 cdef bytes read_from(FileHandle file, int64_t at):

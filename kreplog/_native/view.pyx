@@ -11,7 +11,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from kreplog._native.columns cimport integer
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.segment cimport Segment, new_segment
-from kreplog._native.state cimport WITH_TRANSACTIONS
+from kreplog._native.shown_lock cimport is_writer_alive
+from kreplog._native.state cimport SESSION_OPEN, WITH_TRANSACTIONS, Session
 from kreplog._native.transaction_index cimport collect_aborted
 
 import os
@@ -190,12 +191,18 @@ cdef class LogView:
         return 0
 
     cdef int64_t steady_generation(self) except -1:
-        """The generation, once no file is being cut. Two seconds without a change mean that the writer died cutting."""
+        """The generation, once no file is being cut. Of a writer that has died cutting it stays odd, as where the
+        system does not show that, after two seconds without a change."""
         cdef int64_t generation
         cdef int waited = 0
+        cdef Session session
         self.refresh()
         generation = self.position.generation
         while generation & 1 and waited < 2000:
+            if waited % 20 == 10 and self.state is not None:
+                session = self.state.session()
+                if session.flags & SESSION_OPEN and not is_writer_alive(self.path, session.flags):
+                    break
             time.sleep(0.001)  # a cut takes about as long, and nothing signals its end to other processes
             self.refresh()
             waited = waited + 1 if self.position.generation == generation else 0

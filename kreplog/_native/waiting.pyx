@@ -21,7 +21,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kreplog._native.columns cimport integer
-from kreplog._native.directory cimport is_writer_alive
+from kreplog._native.shown_lock cimport is_writer_alive
 from kreplog._native.state cimport AFTER_DEATH, LOCKED_BY_TOPIC, SESSION_CLOSED, SESSION_OPEN, Session, StateFile
 from kreplog._native.view cimport LogView
 

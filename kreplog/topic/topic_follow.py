@@ -13,8 +13,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from kreplog._native import reader
 from kreplog._native.any_wait import sleep_any
-from kreplog._native.directory import is_topic_locked, was_topic_released
+from kreplog._native.directory import was_topic_released
 from kreplog._native.following import FollowIterator
+from kreplog._native.shown_lock import is_topic_locked
 from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_timeout, writer_outcome
 from kreplog.errors import ArgumentTypeError, LogClosedError, UsageError
 from kreplog.topic.folder import TopicFolder

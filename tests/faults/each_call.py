@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from kreplog import Log
+from kreplog.errors import StorageError
 from tests.faults import script
 from tests.faults import shim as faults
 from tests.faults.forked import acknowledge, ends_by, finish, result_of, shares, start
@@ -45,6 +46,17 @@ def look(path: Path) -> script.State:
         return found
 
 
+def read(path: Path) -> script.State:
+    """As a reader finds it that comes before the next writer; empty where the log was not made yet."""
+    try:
+        log = Log.open(path, script.CONFIG, read_only=True)
+    except StorageError as error:
+        assert str(error).endswith("holds no log segment"), error
+        return script.State()
+    with log:
+        return script.survey(log)
+
+
 def deaths_in_script(directory: Path, mode_name: str, first: int, step: int) -> int:
     """Kill at the calls first, first + step, ... of the script; return how many of them there were."""
     kinds, mode, _ = faults.MODES[mode_name]
@@ -57,10 +69,12 @@ def deaths_in_script(directory: Path, mode_name: str, first: int, step: int) -> 
         code, received = finish(pid, pipe)
         assert code in (0, -9), f"call {nth}: the writer ended with {code}"
         done = len(received) // 16
+        seen = result_of(partial(read, path))
         found = result_of(partial(look, path))
         if done == len(steps):
-            assert found == steps[-1].after, f"call {nth}, after the end: {found}"
+            assert seen == found == steps[-1].after, f"call {nth}, after the end: {seen}, then {found}"
         else:
+            assert steps[done].may_leave(seen), f"call {nth}, in step {done} {steps[done]}: a reader sees {seen}"
             assert steps[done].may_leave(found), f"call {nth}, in step {done} {steps[done]}: found {found}"
         shutil.rmtree(path.parent)
         if code == 0:
@@ -87,6 +101,8 @@ def deaths_in_recovery(directory: Path, mode_name: str) -> int:
         nth += 1
         code, _ = ends_by(partial(reopen, path, kinds, nth, mode))
         assert code in (0, -9), f"call {nth}: opening ended with {code}"
+        seen = result_of(partial(read, path))
+        assert seen == steps[-1].after, f"call {nth} of recovery: a reader sees {seen}, expected {steps[-1].after}"
         spare = directory / "spare" / "each-0"
         shutil.copytree(path.parent, spare.parent)
         found = result_of(partial(look, spare))

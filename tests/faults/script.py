@@ -164,15 +164,15 @@ def _restart(offset: int) -> Callable[[Log], object]:
 
 
 def survey(log: Log) -> State:
-    """What the log holds, each record looked at; raises AssertionError for a gap, a stranger or damage."""
+    """What is committed, each record looked at; raises AssertionError for a gap, a stranger or damage."""
     report = log.verify()
     assert not report.damages, report.damages
     generations = []
-    start, end = log.log_start_offset, log.log_end_offset
-    assert start <= log.high_watermark <= end and log.recovery_point <= end
+    start, end = log.log_start_offset, log.high_watermark
+    assert start <= end <= log.log_end_offset and log.recovery_point <= log.log_end_offset
     for offset, record in enumerate(log.read(), start):
         assert record.offset == offset, f"expected the record at {offset}, got {record.offset}"
         generations.append(content.generation_of(record.value, offset))
     state = State(start, tuple(generations))
-    assert state.end == end, f"records end at {state.end}, the log says {end}"
+    assert state.end == end, f"records end at {state.end}, the high watermark is {end}"
     return state

@@ -346,6 +346,20 @@ def test_truncation_inside_the_batch_that_holds_the_log_start(path: Path, killed
         assert log.verify().damages == ()
 
 
+def test_readers_do_not_wait_for_a_writer_that_has_died_cutting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log.open(path) as log:
+        for number in range(20):
+            log.append(b"%d" % number)
+            log.roll()
+    killed_at("unlink", ".log", lambda: Log.open(path).truncate_to(5))
+    pauses: list[float] = []
+    with Log.open(path, read_only=True) as log, monkeypatch.context() as patch:
+        assert log.generation % 2 == 1
+        patch.setattr(time, "sleep", pauses.append)
+        assert list(log.values()) == [b"0", b"1", b"2", b"3", b"4"]
+    assert 0 < len(pauses) < 100
+
+
 def test_a_timestamp_is_not_looked_up_past_a_missing_segment(path: Path) -> None:
     with Log.open(path) as log:
         for number in range(3):
