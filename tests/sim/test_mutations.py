@@ -52,6 +52,7 @@ FOUND = {
     "elr-forgotten": 2,
     "end-of-registration-not-delivered": 2,
     "ended-channel-goes-on": 1,
+    "ended-leader-named": 694,
     "ended-registration-counts": 3,
     "ended-registration-keeps-its-channel": 1,
     "epoch-not-bumped": 36,

@@ -8,7 +8,7 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
@@ -120,6 +120,14 @@ class MetadataCache:
             if held is not None and held.topic_id == state.topic_id and not is_older(state, held):
                 self.partitions[state.partition] = state
 
+    def listed_brokers(self, own: Callable[[], BrokerRegistration]) -> Mapping[int, BrokerRegistration]:
+        """The brokers that clients get, by id. own: returns this broker, which is among them also if no metadata have
+        it yet, as where the store was read before it registered."""
+        if self.from_controller and self.brokers:
+            return self.brokers
+        this = own()
+        return {this.id: this} | self.brokers
+
     def is_stale(self, controller_epoch: int) -> bool:
         """Whether a controller of that epoch has been followed by another."""
         return controller_epoch < self.controller_epoch
@@ -138,6 +146,12 @@ class MetadataCache:
         KIP-903). Where the ISR is written this is checked again, against the store."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch and not broker.stopping
+
+
+def leader_for_clients(state: PartitionState, live: Container[int]) -> int:
+    """The leader that clients get: NO_LEADER, until the next election, for one that is not registered any more. live:
+    ids of the brokers that they get."""
+    return state.state.leader if state.state.leader in live else NO_LEADER
 
 
 def is_older(state: PartitionState, held: PartitionState) -> bool:

@@ -6,7 +6,7 @@ Requests are messages of kreplog.wire.generic, results are Descriptions. Repeate
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from kreplog.config import TopicConfig
 from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
-from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.metadata import MetadataCache, leader_for_clients
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
@@ -74,12 +74,8 @@ class MetadataHandlers:
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Live brokers by id. This broker is always among them, also if the store was read before it registered."""
-        known = self._metadata.brokers
-        if self._metadata.from_controller and known:
-            return known
-        own = self._own()
-        return {own.id: own} | known
+        """Live brokers by id."""
+        return self._metadata.listed_brokers(self._own)
 
     # Metadata
 
@@ -311,15 +307,15 @@ def _topic_fields(view: TopicView) -> Fields:
     }
 
 
-def _described_partition(number: int, partition: PartitionState, live: Iterable[int]) -> Fields:
+def _described_partition(number: int, partition: PartitionState, live: Container[int]) -> Fields:
     """Of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
     replicas = {"eligible_leader_replicas": list(partition.state.elr), "last_known_elr": []}
     return {**_partition(number, partition, live), **replicas}
 
 
-def _partition(number: int, partition: PartitionState, live: Iterable[int]) -> Fields:
+def _partition(number: int, partition: PartitionState, live: Container[int]) -> Fields:
     state = partition.state
-    leader = state.leader if state.leader in live else NO_LEADER
+    leader = leader_for_clients(partition, live)
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
         "partition_index": number,

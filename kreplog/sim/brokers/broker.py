@@ -343,6 +343,8 @@ class BrokerProcess:
             if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
                 request = replace(request, new_producer_id=next(self.cluster.producer_ids))
             parts = [request]
+            if isinstance(request, m.LeaderAndIsrRequest):
+                self._metadata_requests.leader_and_isr(request)
             if isinstance(request, m.ControlRequest):
                 parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
             if len(parts) == 1:

@@ -3,16 +3,17 @@
 Only in some seeds: in the others a broker answers at once, with whatever it has.
 
 without source      a response lists all topics of a broker that has none, of a controller or the store
-unlisted            a response leaves out a broker that was live less than LISTED_MS ago
+unlisted            a response leaves out a broker that was live less than LISTED_MS ago, or the starting broker itself
+ended leader        a response names a leader that is not registered
 suspected leader    a response names a leader that has just closed its connection, before the wait for another is over
-own leadership      a broker names itself as a leader before a controller has made it one
+own leadership      a broker names itself as a leader before a controller has sent it the LeaderAndIsr
 store not read      a request is refused for want of metadata, although the store has not been read
 store read early    the store is read again while what was read is fresh
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from kreplog.core import effects
 from kreplog.core.broker.metadata_waits import FRESH_MS, MetadataNeed, MetadataWaits, Until, Waits
 from kreplog.core.broker.recently_failed import LISTED_MS, SUSPECTED_MS
 from kreplog.core.controller import store_reader
-from kreplog.core.messages import PartitionState
+from kreplog.core.messages import LeaderAndIsrRequest, PartitionState
+from kreplog.core.replication.metadata import leader_for_clients
 from kreplog.errors import CoordinationError
 from kreplog.sim.machines.scheduler import MS
-from kreplog.types import NO_EPOCH
+from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
@@ -48,6 +50,10 @@ class VirtualMetadataRequests:
     def receive(self, reply_to: int) -> None:
         """A request has arrived."""
         self._running(lambda: self._continue(_Request(reply_to, self._waits.begin(self._need), self._scheduler.now_ms)))
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> None:
+        """A controller has sent this process a LeaderAndIsr, which it may not have applied yet."""
+        self._checker.leader_and_isr(request)
 
     def connection_closed(self, broker: int) -> None:
         """Another broker has closed its connection with this one."""
@@ -98,9 +104,14 @@ class VirtualMetadataRequests:
             network.refuse_reply(request.reply_to)
             return
         listed = self._waits.recently_failed.listed(self._process.now_ms)
-        brokers = {broker.id: broker for broker in listed} | self._metadata.brokers
-        self._checker.answered(request, brokers, self._leaders())
-        network.reply(request.reply_to, (brokers, dict(self._metadata.partitions)))
+        live = self._metadata.listed_brokers(lambda: self._process.registration.broker)
+        brokers = {**{broker.id: broker for broker in listed}, **live}
+        states = [
+            state._replace(state=state.state._replace(leader=leader_for_clients(state, live)))
+            for state in self._metadata.partitions.values()
+        ]
+        self._checker.answered(request, brokers, states)
+        network.reply(request.reply_to, (brokers, {state.partition: state for state in states}))
 
     # The store
 
@@ -158,10 +169,15 @@ class _Checker:
         self._process = process
         self._scheduler = process.cluster.scheduler
         self._metadata = process.manager.metadata
+        self._received: dict[TopicPartition, int] = {}
         self._live_ms: dict[int, int] = {}
         self._closed_ms: dict[int, int] = {}
         self._read_ms = -FRESH_MS
         self._began_ms = -FRESH_MS
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> None:
+        for partition, _, state, *_ in request.partitions:
+            self._received[partition] = max(state.leader_epoch, self._received.get(partition, NO_EPOCH))
 
     def changed(self) -> None:
         self._live_ms |= dict.fromkeys(self._metadata.brokers, self._process.now_ms)
@@ -183,12 +199,17 @@ class _Checker:
         if self._began_ms < request.arrived_ms - FRESH_MS:
             self._violate("store not read", "refuses a Metadata request without a read of the store")
 
-    def answered(self, request: _Request, brokers: dict[int, Any], leaders: set[int]) -> None:
+    def answered(self, request: _Request, brokers: dict[int, Any], states: Sequence[PartitionState]) -> None:
         metadata, now_ms = self._metadata, self._process.now_ms
         if not (metadata.from_controller or metadata.from_store):
             self._violate("without source", "lists all topics, although it knows none")
         if not metadata.from_controller:
-            self._check_own(metadata.partitions.values())
+            self._check_own(states)
+            if self._process.id not in brokers:
+                self._violate("unlisted", "leaves out itself")
+        leaders = {state.state.leader for state in states} - {NO_LEADER}
+        if ended := leaders - metadata.brokers.keys() - {self._process.id}:
+            self._violate("ended leader", f"names the leaders {sorted(ended)}, which are not registered")
         for broker, at_ms in self._live_ms.items():
             if now_ms < at_ms + LISTED_MS and broker not in brokers:
                 self._violate("unlisted", f"leaves out broker {broker}, which was live {now_ms - at_ms} ms ago")
@@ -198,11 +219,10 @@ class _Checker:
                     text = f"names leader {broker}, which closed its connection {now_ms - at_ms} ms ago"
                     self._violate("suspected leader", text)
 
-    def _check_own(self, states: Iterable[PartitionState]) -> None:
+    def _check_own(self, states: Sequence[PartitionState]) -> None:
         for state in states:
-            replica = self._process.manager.partitions.get(state.partition)
-            applied = NO_EPOCH if replica is None else replica.leader_epoch
-            if state.state.leader == self._process.id and applied < state.state.leader_epoch:
+            received = self._received.get(state.partition, NO_EPOCH)
+            if state.state.leader == self._process.id and received < state.state.leader_epoch:
                 text = f"names itself as leader of {state.partition} in epoch {state.state.leader_epoch}"
                 self._violate("own leadership", f"{text}, which no controller has made it")
 

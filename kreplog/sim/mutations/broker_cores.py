@@ -1,4 +1,8 @@
-"""Mutations of one broker's cores together: unclean mark, control channels, flush queue, log directories, shutdown."""
+"""Mutations of one broker's cores together: unclean mark, control channels, flush queue, log directories, metadata.
+
+One rule has none: a broker lists itself before any metadata have it. In the simulator it is registered by the time that
+a request has waited for a controller and the store has been read. tests/core/replication/test_metadata.py has it.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrR
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import KreplogError, is_exhaustion
+from kreplog.sim.brokers import metadata_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 
@@ -286,6 +291,12 @@ def _failed_broker_unlisted() -> list[Patch]:
 def _suspected_leader_named() -> list[Patch]:
     """Metadata name a leader that has just closed its connections, and clients wait before they request them again."""
     return [(RecentlyFailedBrokers, "suspected", lambda self, now_ms: set())]
+
+
+@MUTATIONS.add("ended-leader-named")
+def _ended_leader_named() -> list[Patch]:
+    """Metadata name a leader that is not registered any more, which clients look for in vain."""
+    return [(metadata_requests, "leader_for_clients", lambda state, live: state.state.leader)]
 
 
 @MUTATIONS.add("no-topics-without-metadata")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
-from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.metadata import MetadataCache, leader_for_clients
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
@@ -53,6 +53,21 @@ def test_unknown_partitions_are_denied_once_a_controller_has_sent_metadata() -> 
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
+
+
+def test_a_broker_lists_itself_before_any_metadata_do() -> None:
+    cache, own = MetadataCache(), BrokerRegistration(2, 6)
+    assert list(cache.listed_brokers(lambda: own)) == [2]
+    cache.read([BrokerRegistration(1, 5)], [], own_id=2)
+    assert sorted(cache.listed_brokers(lambda: own)) == [1, 2]
+    cache.apply(UpdateMetadataRequest(1, 1, 6, (BrokerRegistration(1, 5),), ()))
+    assert list(cache.listed_brokers(lambda: own)) == [1], "it is not registered any more"
+
+
+def test_clients_get_no_leader_that_is_not_registered() -> None:
+    assert leader_for_clients(state(TP, 1), {1, 2}) == 1
+    assert leader_for_clients(state(TP, 1), {2}) == NO_LEADER
+    assert leader_for_clients(state(TP, NO_LEADER), {1, 2}) == NO_LEADER
 
 
 def test_a_topic_that_is_requested_by_an_id_of_an_earlier_one_is_unknown() -> None:
