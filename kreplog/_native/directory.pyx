@@ -8,7 +8,7 @@ way for all of its partitions. In a Kafka broker's log directory the writers als
 they and the broker exclude each other.
 """
 
-from libc.errno cimport EACCES, EAGAIN, errno
+from libc.errno cimport EACCES, EAGAIN, ENOENT, errno
 from libc.stdint cimport uint8_t, uint32_t
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
@@ -29,6 +29,27 @@ from kreplog._native.shown_lock import OWNER_LOCK, topic_lock_path
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/stat.h>
+    #include <unistd.h>
+    /* Whether the path leads to the open file; a negative errno where that cannot be known. */
+    static int kreplog_leads_to(const char* path, int fd) {
+        struct stat there, here;
+        if (fstat(fd, &here) != 0)
+            return -errno;
+        if (stat(path, &there) != 0)
+            return errno == ENOENT ? 0 : -errno;
+        return there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+    }
+    static int kreplog_is_missing(const char* path) {
+        return access(path, F_OK) != 0 && errno == ENOENT;
+    }
+    """
+    int kreplog_leads_to(const char* path, int fd) noexcept nogil
+    bint kreplog_is_missing(const char* path) noexcept nogil
 
 
 cdef int adopt(SegmentedLog log, object config) except -1:
@@ -151,6 +172,8 @@ cdef int _refuse(SegmentedLog log, str holder) except -1:
 cdef bint _is_free(str path) except -1:
     """Whether no process holds the lock file alone, as a kreplog broker does its data directory's."""
     cdef FileHandle file
+    if _is_missing(path):
+        return True
     try:
         file = open_file(path, O_RDONLY)
     except FileNotFoundError:
@@ -162,69 +185,137 @@ cdef bint _is_free(str path) except -1:
     return True
 
 
+cdef bint _is_missing(str path) except -1:
+    """Whether nothing is at the path: what a commit looks at each time, without an error for it."""
+    return kreplog_is_missing(os.fsencode(path))
+
+
+cpdef bint leads_to(str path, int fd) except -1:
+    """Whether the path leads to the open file, which was neither deleted nor replaced. Raises StorageError."""
+    cdef int found = kreplog_leads_to(os.fsencode(path), fd)
+    if found < 0:
+        raise storage_error("cannot look at", path, -found)
+    return found == 1
+
+
 def was_topic_released(str folder not None, str topic not None):
     """Whether the latest holder of the TopicLock has released it, and has not died with it."""
-    try:
-        return os.stat(topic_lock_path(folder, topic)).st_size == 0
-    except OSError:
-        return False
+    return _pid_in(topic_lock_path(folder, topic)) == 0
 
 
 cdef class TopicLock:
-    """The right to write all partitions of a topic in a folder, from `__init__` to `release`.
+    """The right to write all partitions of a topic in a folder, from each `acquire` to the next `release`.
 
-    Excludes another TopicLock, each partition's own writer, and the brokers of the folder. The file holds the process
-    id, and nothing once it was released. Raises LogLockedError, StorageError.
+    Excludes another TopicLock, each partition's own writer, and the brokers of the folder. The file stays open until
+    `close`, and is opened again where it was deleted or replaced meanwhile. Its first line is the process id of the
+    holder, 0 once that has released it. For one thread at a time.
     """
 
+    cdef str folder
+    cdef str topic
+    cdef str path
     cdef FileHandle file
     cdef FileHandle broker_lock
+    cdef bint held
 
     def __init__(self, str folder not None, str topic not None):
-        cdef bytes pid = f"{os.getpid()}\n".encode()
-        path = topic_lock_path(folder, topic)
-        cdef FileHandle file = open_file(path, O_RDWR | O_CREAT)
+        self.folder, self.topic = folder, topic
+        self.path = topic_lock_path(folder, topic)
+
+    def acquire(self):
+        """Raises LogLockedError, StorageError."""
+        if not self._lock():
+            self._refuse(_topic_holder(self.path))
+        self.held = True
         try:
-            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _topic_holder(path)
-        else:
-            holder = None if _is_free(os.path.join(folder, OWNER_LOCK)) else "a kreplog broker"
-        if holder is not None:
-            raise LogLockedError(
-                f"topic {topic} in {folder} is open for writing in {holder}; close it there, or open it here with "
-                "read_only=True", path=path,
-            )
-        kreplog_show_lock(file.fd)
-        self.broker_lock = _share_broker_lock(folder, topic)
-        file.truncate(0)
-        file.write_at(<const uint8_t*> <char*> pid, len(pid), 0)
-        self.file = file
+            if not _is_free(os.path.join(self.folder, OWNER_LOCK)):
+                self._refuse("a kreplog broker")
+            kreplog_show_lock(self.file.fd)
+            self.broker_lock = _share_broker_lock(self.folder, self.topic)
+            self._sign(os.getpid())
+        except BaseException:
+            self._unlock()
+            raise
+
+    cdef bint _lock(self) except -1:
+        """Lock the file that is at the path now; False where another has it locked."""
+        cdef bint locked = True
+        while True:
+            if self.file is None:
+                try:
+                    self.file = open_file(self.path, O_RDWR | O_CREAT)
+                except FileNotFoundError:
+                    raise storage_error("cannot open", self.path, ENOENT) from None
+            try:
+                fcntl.flock(self.file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                locked = False
+            try:
+                if leads_to(self.path, self.file.fd):
+                    return locked
+            except BaseException:
+                self._unlock()
+                raise
+            self._unlock()
+            self.file = None
+            locked = True
+
+    cdef int _refuse(self, str holder) except -1:
+        raise LogLockedError(
+            f"topic {self.topic} in {self.folder} is open for writing in {holder}; close it there, or open it here "
+            "with read_only=True", path=self.path,
+        )
+
+    cdef int _sign(self, long pid) except -1:
+        # Written over what is there, not truncated: that takes as long as all else that a commit does.
+        cdef bytes line = b"%d\n" % pid
+        self.file.write_at(<const uint8_t*> <char*> line, len(line), 0)
+        return 0
 
     def release(self):
-        if self.file is not None:
-            try:
-                self.file.truncate(0)
-            except StorageError:
-                pass  # it looks like a death then, after which a reader says so and the next writer recovers the logs
-        for file in (self.file, self.broker_lock):
-            if file is not None:
-                (<FileHandle> file).unlock()
-        self.abandon()
+        """The file stays open. Does nothing where the lock is not held."""
+        if not self.held:
+            return
+        try:
+            self._sign(0)
+        except StorageError:
+            pass  # it looks like a death then, after which a reader says so and the next writer recovers the logs
+        self._unlock()
+
+    cdef int _unlock(self) except -1:
+        self.held = False
+        self.file.unlock()
+        if self.broker_lock is not None:
+            self.broker_lock.unlock()
+            self.broker_lock = None
+        return 0
+
+    def close(self):
+        """Release it and close the file, which the next `acquire` opens again."""
+        self.release()
+        self.file = None
 
     def abandon(self):
         """In a forked child: let go of the parent's lock without releasing it."""
+        self.held = False
         self.file = self.broker_lock = None
 
 
 cdef str _topic_holder(str path):
     """Who holds a topic's lock, in words, from the process id in its file."""
-    try:
-        with open(path, "rb") as file:
-            pid = int(file.read(32))
-    except (OSError, ValueError):
+    cdef long pid = _pid_in(path)
+    if pid <= 0:
         return "another process"
     return f"this process (pid {pid})" if pid == os.getpid() else f"process {pid}"
+
+
+cdef long _pid_in(str path):
+    """The process that holds or held a topic's lock, 0 where it has released it, -1 where that cannot be known."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.readline(32) or 0)
+    except (OSError, ValueError, OverflowError):
+        return -1
 
 
 cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
@@ -233,8 +324,11 @@ cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
     cdef FileHandle file
     path = os.path.join(parent, ".lock")
     while True:
+        flags = O_RDONLY | O_CREAT if is_brokers_directory(parent) else O_RDONLY
+        if flags == O_RDONLY and _is_missing(path):
+            return None
         try:
-            file = open_file(path, O_RDONLY | O_CREAT if is_brokers_directory(parent) else O_RDONLY)
+            file = open_file(path, flags)
         except FileNotFoundError:
             return None
         if kreplog_share_lock(file.fd) != 0:
@@ -244,17 +338,17 @@ cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
                 f"{name}: a Kafka broker holds {path}; stop it, or open this with read_only=True",
                 partition=partition, path=path,
             )
-        try:
-            if os.path.samestat(os.fstat(file.fd), os.stat(path)):
-                return file
-        except FileNotFoundError:
-            pass  # a broker deletes it when it stops
+        if leads_to(path, file.fd):  # a broker deletes it when it stops
+            return file
 
 
 def is_brokers_directory(str directory):
     """Whether a Kafka broker has formatted this log directory."""
+    path = os.path.join(directory, "meta.properties")
+    if _is_missing(path):
+        return False
     try:
-        with open(os.path.join(directory, "meta.properties"), "rb") as file:
+        with open(path, "rb") as file:
             return b"cluster.id=" in file.read()
     except OSError:
         return False

@@ -3,8 +3,8 @@
     data/__consumer_offsets-<n>   a compacted partition; that of a cursor is chosen by its name, as of a group in Kafka
     data/__consumer_offsets.lock  held for the time of one commit
 
-Several processes commit in turn. The log stays open between two commits of a process: the number of the writer session
-in its state file says whether another has written meanwhile, and it is opened again only then.
+Several processes commit in turn. The log and the lock file stay open between two commits of a process. The number of
+the writer session in the log's state file says whether another has written meanwhile, and it is opened again only then.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class CursorLog:
         self._mutex = threading.Lock()
         self._partitions = 0
         self._logs: dict[int, tuple[PartitionLog, int]] = {}
+        self._lock = TopicLock(folder, OFFSETS_TOPIC)
         _cursor_logs.add(self)
 
     def read(self, name: str, topic: str) -> Committed:
@@ -104,12 +105,13 @@ class CursorLog:
             while self._logs:
                 number, (log, session) = self._logs.popitem()
                 try:
-                    with self._lock():
+                    with self._turn():
                         self._close_log(number, log, session)
                 except StorageError as error:
                     writable.abandon(log)
                     if not isinstance(error, LogLockedError):  # a broker has the folder, and all that was committed
                         failures.append(error)
+            self._lock.close()
         if failures:
             raise failures[0]
 
@@ -129,7 +131,7 @@ class CursorLog:
             if not self._partitions:
                 self._partitions = self._settled()
             number = partition_of_group(name, self._partitions)
-            with self._lock():
+            with self._turn():
                 yield self._log(number)
 
     def _log(self, number: int) -> PartitionLog:
@@ -144,12 +146,12 @@ class CursorLog:
         return log
 
     @contextmanager
-    def _lock(self) -> Iterator[None]:
-        lock = in_turn(lambda: TopicLock(self._folder, OFFSETS_TOPIC))
+    def _turn(self) -> Iterator[None]:
         try:
+            in_turn(self._lock.acquire)
             yield
         finally:
-            lock.release()
+            self._lock.release()
 
     def _settled(self) -> int:
         """The number of partitions; they are created where there are none."""
@@ -169,6 +171,7 @@ class CursorLog:
     def abandon(self) -> None:
         """In a forked child: forget what is the parent's."""
         self._mutex = threading.Lock()
+        self._lock.abandon()
         self._logs.clear()
 
 

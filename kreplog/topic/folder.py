@@ -93,10 +93,11 @@ class TopicFolder:
             return
         make_directory(self.folder, config.directory_group)
         self._lock = TopicLock(self.folder, self.topic)
+        self._lock.acquire()
         try:
             self._create_or_complete(partitions)
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             raise
         _folders.add(self)
 
@@ -334,7 +335,7 @@ class TopicFolder:
             except KreplogError as error:
                 errors.append(error)
             finally:
-                self._lock.release()
+                self._lock.close()
         if errors:
             for other in errors[1:10]:
                 errors[0].add_note(str(other))

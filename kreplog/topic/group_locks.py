@@ -14,6 +14,7 @@ import fcntl
 import os
 import struct
 
+from kreplog._native.directory import leads_to
 from kreplog._native.files import error_of
 from kreplog.core.cursor_groups import next_member
 from kreplog.errors import CursorFencedError, UsageError
@@ -56,13 +57,8 @@ class GroupLocks:
 
     def check(self) -> None:
         """Raises CursorFencedError where others do not see these locks: the file was deleted or replaced."""
-        try:
-            if os.path.samestat(os.fstat(self._file), os.stat(self._path)):
-                return
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise error_of("cannot look at", self._path, error) from error
+        if leads_to(self._path, self._file):
+            return
         raise CursorFencedError(
             f"{self._path}, by whose locks members share the partitions, was deleted or replaced: another may own what "
             "this one does, and it commits nothing any more; close the cursor and open it again",
