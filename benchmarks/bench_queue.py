@@ -4,12 +4,13 @@
 
 Each row names what a put and an acknowledgement survive: `process`, a kill of the process; `power`, a loss of power,
 with an fsync for each. Contestants of a row do the same in one run, in an order that rotates; each job that comes back
-is compared with that which was put. All take one by one, and kreplog 100 at once, too. The others:
-pip install -e '.[bench-queues]'.
+is compared with that which was put. All take one by one, and kreplog 100 at once, too, which it acknowledges in one
+call, or in 100 tasks. The others: pip install -e '.[bench-queues]'.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -92,8 +93,32 @@ class KreplogTogether(Kreplog):
         record = self._taken[self._returned]
         self._returned += 1
         if self._returned == len(self._taken):
-            self._queue.ack(*self._taken, durable=self._power)
+            self._ack()
         return bytes(record.value)
+
+    def _ack(self) -> None:
+        self._queue.ack(*self._taken, durable=self._power)
+
+
+class KreplogTasks(KreplogTogether):
+    """100 jobs are taken at once, and each is acknowledged by an asyncio task of its own."""
+
+    name = "kreplog, 100 tasks ack"
+
+    def __init__(self, folder: Path, power: bool) -> None:
+        super().__init__(folder, power)
+        self._loop = asyncio.new_event_loop()
+
+    def _ack(self) -> None:
+        self._loop.run_until_complete(self._acks())
+
+    async def _acks(self) -> None:
+        await asyncio.gather(*(self._queue.ack_async(record, durable=self._power) for record in self._taken))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+        super().close()
 
 
 class PersistQueue(Queue):
@@ -158,7 +183,7 @@ class DiskCache(Queue):
         self._deque.cache.close()
 
 
-QUEUES: tuple[type[Queue], ...] = (Kreplog, KreplogTogether, LiteQueue, PersistQueue, DiskCache)
+QUEUES: tuple[type[Queue], ...] = (Kreplog, KreplogTogether, KreplogTasks, LiteQueue, PersistQueue, DiskCache)
 
 
 def _set_synchronous(connection: sqlite3.Connection, power: bool) -> None:

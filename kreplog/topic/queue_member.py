@@ -334,11 +334,11 @@ class QueueMember(CursorMember):
     def _commit(self, numbers: Collection[int], durable: bool = False) -> None:
         """Commit what is done and delivered of these partitions, or, where that fails, take back what is done. Raises
         CursorFencedError, LogLockedError, LogFailedError, StorageError."""
-        self._locks.check()
-        if durable and not self._topic.read_only:
-            self._topic.flush()
         ordered = sorted(numbers)
         try:
+            self._locks.check()
+            if durable and not self._topic.read_only:
+                self._topic.flush()
             while ordered:
                 together = [(number, self._partitions[number]) for number in ordered[:COMMITTED_TOGETHER]]
                 offsets = {

@@ -9,7 +9,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
 from kreplog.core.work_queues import Delivery, QueuePartition, check_int
-from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, RecordDecodeError, UsageError
+from kreplog.errors import (
+    ArgumentTypeError,
+    DeliveryExpiredError,
+    KreplogError,
+    LogClosedError,
+    RecordDecodeError,
+    UsageError,
+)
 from kreplog.topic.cursor_log import LOCK_TIMEOUT_S
 from kreplog.topic.queue_member import RETRY_MS, DeliveredRecord, QueueMember, now_ms
 from kreplog.topic.topic_follow import POLL_INTERVAL_S, check_max_records
@@ -42,6 +49,16 @@ class _Turn:
     tasks: int = 0
 
 
+@dataclass(slots=True)
+class _Ack:
+    """A task waits until it has ended. error: of its own records."""
+
+    records: tuple[DeliveredRecord, ...]
+    durable: bool
+    ended: Future[None] = field(default_factory=Future)
+    error: KreplogError | None = None
+
+
 class WorkQueue(QueueMember):
     """A work queue on a topic, made by `Topic.work_queue`; a context manager. Safe to use from several threads.
 
@@ -54,9 +71,13 @@ class WorkQueue(QueueMember):
     _changed: threading.Condition
     _sleeping: bool
     _turns: dict[asyncio.AbstractEventLoop, _Turn]
+    _acks: dict[asyncio.AbstractEventLoop, list[_Ack]]
+    _acks_mutex: threading.Lock
 
     def _prepare(self) -> None:
         self._turns = {}
+        self._acks = {}  # those for which tasks wait, until the commit that they share begins
+        self._acks_mutex = threading.Lock()
         self._changed = threading.Condition(threading.Lock())
         self._sleeping = False  # of the threads that wait, one sleeps on the logs, the others on the condition
 
@@ -207,21 +228,63 @@ class WorkQueue(QueueMember):
         """
         with self._changed:
             self._check_open()
-            done: list[DeliveredRecord] = []
-            expired: list[DeliveredRecord] = []
-            for record in records:
-                (expired if self._current(record) is None else done).append(record)
-            for record in done:
-                self._partitions[record.partition].complete(record.offset)
-            if done:
-                self._commit({record.partition for record in done}, durable)
-                self._release_surplus()
-        if expired:
-            raise self._expired(expired[0])
+            numbers, expired = self._complete(records)
+            self._commit_done(numbers, durable)
+        if expired is not None:
+            raise expired
 
     async def ack_async(self, *records: DeliveredRecord, durable: bool = False) -> None:
-        """`ack` for asyncio, in a thread of the event loop's executor. Cancelled, the records are done or not."""
-        await _in_thread(partial(self.ack, *records, durable=durable))
+        """`ack` for asyncio, in a thread of the event loop's executor. The acks for which tasks wait at the same time
+        are one commit, durable if one of them is to be; its error is raised in each. Cancelled, the records are done
+        or not."""
+        loop = asyncio.get_running_loop()
+        ack = _Ack(records, durable)
+        with self._acks_mutex:
+            if loop not in self._acks:
+                _in_thread(self._ack_together, loop)
+                self._acks[loop] = []
+            self._acks[loop].append(ack)
+        await asyncio.wrap_future(ack.ended)
+
+    def _ack_together(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._changed:
+            with self._acks_mutex:  # others wait for the next commit from here on
+                acks = [ack for ack in self._acks.pop(loop) if ack.ended.set_running_or_notify_cancel()]
+            error: BaseException | None = None
+            try:
+                self._check_open()
+                numbers: set[int] = set()
+                for ack in acks:
+                    numbers |= self._complete_of(ack)
+                self._commit_done(numbers, any(ack.durable for ack in acks))
+            except BaseException as failure:  # raised again in each task
+                error = failure
+        for ack in acks:
+            _end(ack, error or ack.error)
+
+    def _complete_of(self, ack: _Ack) -> set[int]:
+        try:
+            numbers, ack.error = self._complete(ack.records)
+        except ArgumentTypeError as error:
+            ack.error = error
+            return set()
+        return numbers
+
+    def _complete(self, records: Iterable[DeliveredRecord]) -> tuple[set[int], DeliveryExpiredError | None]:
+        """Records whose deliveries are under way are done once their partitions, which it returns, are committed; the
+        error is of the first of the others. Raises ArgumentTypeError: none of them is."""
+        done: list[DeliveredRecord] = []
+        expired: list[DeliveredRecord] = []
+        for record in records:
+            (expired if self._current(record) is None else done).append(record)
+        for record in done:
+            self._partitions[record.partition].complete(record.offset)
+        return {record.partition for record in done}, self._expired(expired[0]) if expired else None
+
+    def _commit_done(self, numbers: Collection[int], durable: bool) -> None:
+        if numbers:
+            self._commit(numbers, durable)
+            self._release_surplus()
 
     def nack(
         self,
@@ -382,6 +445,13 @@ def _settle(outcome: Future[T], call: Callable[[], T]) -> None:
         outcome.set_result(call())
     except BaseException as error:  # raised again by `result`
         outcome.set_exception(error)
+
+
+def _end(ack: _Ack, error: BaseException | None) -> None:
+    if error is None:
+        ack.ended.set_result(None)
+    else:
+        ack.ended.set_exception(error)
 
 
 def _delivery(record: DeliveredRecord) -> Delivery:

@@ -6,15 +6,18 @@ until they are dead letters; some kill their worker.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kreplog import DeliveredRecord, Topic, errors
+from kreplog import DeliveredRecord, Topic, WorkQueue, errors
 from tests.faults.forked import KilledChildren
 from tests.waiting import until
 
@@ -39,18 +42,40 @@ def work(path: Path, seed: int) -> None:
         while True:
             records = queue.take(1 + drawn.randrange(5))
             drawn.shuffle(records)
+            done: list[DeliveredRecord] = []
             for record in records:
                 note(path, "taken", record)
-                try:
-                    if record.value == FAILS:
+                if record.value == FAILS:
+                    with noting_expired(path, record):
                         queue.nack(record, drawn.randrange(3), "always")
-                    elif record.value == KILLS:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    elif drawn.randrange(10):
+                elif record.value == KILLS:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                elif drawn.randrange(10):
+                    done.append(record)
+            if drawn.randrange(2):
+                asyncio.run(acknowledge_together(path, queue, done))
+            else:
+                for record in done:
+                    with noting_expired(path, record):
                         queue.ack(record)
                         note(path, "acked", record)
-                except errors.DeliveryExpiredError:
-                    note(path, "expired", record)
+
+
+async def acknowledge_together(path: Path, queue: WorkQueue, records: list[DeliveredRecord]) -> None:
+    async def acknowledge(record: DeliveredRecord) -> None:
+        with noting_expired(path, record):
+            await queue.ack_async(record)
+            note(path, "acked", record)
+
+    await asyncio.gather(*map(acknowledge, records))
+
+
+@contextmanager
+def noting_expired(path: Path, record: DeliveredRecord) -> Iterator[None]:
+    try:
+        yield
+    except errors.DeliveryExpiredError:
+        note(path, "expired", record)
 
 
 def steps_of(path: Path, partition: int) -> list[tuple[str, int, int]]:

@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from typing import Any
 import pytest
 
 from kreplog import DeliveredRecord, Topic, WorkQueue, errors
+from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.dead_letters import DeadLetterTopic
+from kreplog.topic.queue_member import QueueMember
+from tests.faults.forked import result_of
+from tests.waiting import InThread
 
 
 @pytest.fixture
@@ -209,3 +214,227 @@ def test_a_dead_letter_that_waits_has_no_thread(path: Path, topic: Topic, monkey
     asyncio.run(main())
     with Topic.open(path.parent / "orders.dead", read_only=True) as dead:
         assert len(list(dead.read())) == 2
+
+
+class TestAcksOfTasksThatWait:
+    """They are one commit."""
+
+    @pytest.fixture
+    def commits(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], bool]]:
+        """(partitions, durable) of each."""
+        found: list[tuple[set[int], bool]] = []
+        commit = WorkQueue._commit
+
+        def noted(queue: WorkQueue, numbers: Any, durable: bool = False) -> None:
+            commit(queue, numbers, durable)
+            found.append((set(numbers), durable))
+
+        monkeypatch.setattr(WorkQueue, "_commit", noted)
+        return found
+
+    @staticmethod
+    async def together(queue: WorkQueue, acks: list[Any]) -> list[Any]:
+        """The outcomes of acks that all wait before one begins."""
+        tasks = [asyncio.create_task(ack) for ack in acks]
+        with queue._changed:
+            await until(lambda: sum(map(len, queue._acks.values())) == len(tasks))
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def test_are_one_commit(self, topic: Topic, commits: list[tuple[set[int], bool]]) -> None:
+        async def main() -> None:
+            with topic.work_queue("a") as queue:
+                records = await queue.take_async(10)
+                commits.clear()
+                assert await self.together(queue, [queue.ack_async(record) for record in records[:8]]) == [None] * 8
+                assert commits == [({0, 1}, False)] and not queue._acks
+                assert await self.together(queue, [queue.ack_async(r, durable=r is records[9]) for r in records[8:]])
+                assert commits[1:] == [({1}, True)], "durable, as one of them is to be"
+                assert queue.committed == {0: 5, 1: 5}
+
+        asyncio.run(main())
+        with topic.work_queue("a") as queue:
+            assert queue.take(timeout=0) == []
+
+    def test_return_when_they_are_committed(self, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And those that come while a commit is under way are in the next."""
+        entered, going_on = threading.Event(), threading.Event()
+        commit = WorkQueue._commit
+
+        def held_up(*arguments: Any) -> None:
+            entered.set()
+            assert going_on.wait(30)
+            commit(*arguments)
+
+        async def main() -> None:
+            with topic.work_queue("a") as queue:
+                records = await queue.take_async(10)
+                monkeypatch.setattr(WorkQueue, "_commit", held_up)
+                first = asyncio.create_task(queue.ack_async(records[0]))
+                await until(entered.is_set)
+                others = [asyncio.create_task(queue.ack_async(record)) for record in records[1:]]
+                await until(lambda: sum(map(len, queue._acks.values())) == 9)
+                assert not any(task.done() for task in (first, *others))
+                going_on.set()
+                await asyncio.gather(first, *others)
+                assert queue.committed == {0: 5, 1: 5}
+
+        asyncio.run(main())
+
+    def test_that_are_cancelled_hold_up_no_others(self, topic: Topic, commits: list[tuple[set[int], bool]]) -> None:
+        async def main() -> None:
+            with topic.work_queue("a") as queue:
+                records = await queue.take_async(10)
+                commits.clear()
+                tasks = [asyncio.create_task(queue.ack_async(record)) for record in records]
+                with queue._changed:
+                    await until(lambda: sum(map(len, queue._acks.values())) == 10)
+                    for task in tasks[:4]:
+                        task.cancel()
+                    await asyncio.wait(tasks[:4])
+                assert await asyncio.gather(*tasks[4:]) == [None] * 6
+                assert all(task.cancelled() for task in tasks[:4])
+                assert queue.committed == {0: 0, 1: 5} and commits == [({0, 1}, False)]
+                await queue.ack_async(*records[:4])
+                assert queue.committed == {0: 5, 1: 5}
+                tasks = [asyncio.create_task(self._cancelled(queue, topic)) for _ in range(3)]
+                await asyncio.gather(*tasks)
+
+        asyncio.run(main())
+
+    @staticmethod
+    async def _cancelled(queue: WorkQueue, topic: Topic) -> None:
+        """An ack that is cancelled at some time is done or not, and the queue goes on."""
+        topic.append(b"more", partition=0)
+        (record,) = await queue.take_async(timeout=30)
+        task = asyncio.create_task(queue.ack_async(record))
+        await asyncio.sleep(0)  # it has begun
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        with suppress(errors.DeliveryExpiredError):
+            await queue.ack_async(record)
+
+    def test_have_errors_of_their_own(self, topic: Topic) -> None:
+        async def main() -> None:
+            with topic.work_queue("a") as queue:
+                records = await queue.take_async(10)
+                await queue.nack_async(records[1])
+                wrong: Any = b"record"
+                outcomes = await self.together(
+                    queue,
+                    [
+                        queue.ack_async(records[0]),
+                        queue.ack_async(records[1], records[2]),
+                        queue.ack_async(records[3], wrong),
+                        queue.ack_async(records[0]),
+                        queue.ack_async(records[4]),
+                        queue.ack_async(),
+                    ],
+                )
+                assert [type(outcome) for outcome in outcomes] == [
+                    type(None),
+                    errors.DeliveryExpiredError,
+                    errors.ArgumentTypeError,
+                    errors.DeliveryExpiredError,
+                    type(None),
+                    type(None),
+                ]
+                assert outcomes[1].offset == records[1].offset and outcomes[3].offset == records[0].offset
+                left = queue.take(10, timeout=0)
+                assert [(record.offset, record.delivery_count) for record in left] == [(records[1].offset, 2)]
+                await queue.ack_async(*records[3:4], *records[5:], *left)
+                assert queue.committed == {0: 5, 1: 5}, "of what was acknowledged beside an error all is done"
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("failing", ["commit", "flush"])
+    def test_all_have_the_error_of_their_commit(
+        self, topic: Topic, monkeypatch: pytest.MonkeyPatch, failing: str
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise errors.DiskFullError("no space left on device")
+
+        async def main() -> None:
+            with topic.work_queue("a") as queue:
+                records = await queue.take_async(10)
+                with monkeypatch.context() as patch:
+                    patch.setattr(CursorLog if failing == "commit" else Topic, failing, fail)
+                    acks = [queue.ack_async(record, durable=True) for record in records]
+                    outcomes = await self.together(queue, acks)
+                assert [type(outcome) for outcome in outcomes] == [errors.DiskFullError] * 10
+                assert queue.committed == {0: 0, 1: 0}
+                await asyncio.gather(*(queue.ack_async(record) for record in records))
+                assert queue.committed == {0: 5, 1: 5}, "none was done, and each can be acknowledged again"
+
+        asyncio.run(main())
+
+    def test_of_a_queue_that_is_closed(self, topic: Topic) -> None:
+        async def main() -> None:
+            queue = topic.work_queue("a")
+            records = await queue.take_async(10)
+            tasks = [asyncio.create_task(queue.ack_async(record)) for record in records]
+            with queue._changed:
+                await until(lambda: sum(map(len, queue._acks.values())) == 10)
+                QueueMember.close(queue)  # WorkQueue's waits for the lock
+                assert queue.closed
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [errors.LogClosedError] * 10
+
+        asyncio.run(main())
+
+    def test_of_several_event_loops(self, topic: Topic) -> None:
+        """Each has its own threads: those of one may be busy for long."""
+
+        async def other(records: list[DeliveredRecord]) -> None:
+            await asyncio.gather(*(queue.ack_async(record) for record in records))
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(executor := ThreadPoolExecutor(1))
+            executor.submit(going_on.wait, 30)
+            records = queue.take(10)
+            waiting = asyncio.create_task(queue.ack_async(*records[:5]))
+            await until(lambda: len(queue._acks) == 1)
+            others = InThread(lambda: asyncio.run(other(records[5:])))
+            await until(lambda: not others.running)
+            others.result()
+            assert not waiting.done()
+            going_on.set()
+            await waiting
+
+        going_on = threading.Event()
+        with topic.work_queue("a") as queue:
+            asyncio.run(main())
+            assert queue.committed == {0: 5, 1: 5} and not queue._acks
+
+    def test_of_an_executor_that_is_shut_down(self, topic: Topic) -> None:
+        """The error is that of the ack which could not begin, and no later one waits for it."""
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            await loop.shutdown_default_executor()
+            with pytest.raises(RuntimeError, match="shutdown"):
+                await queue.ack_async(record)
+
+        with topic.work_queue("a") as queue:
+            (record,) = queue.take()
+            asyncio.run(main())
+            assert not queue._acks
+            asyncio.run(queue.ack_async(record))
+            assert queue.committed[record.partition] == 1
+
+    def test_of_a_forked_child(self, topic: Topic) -> None:
+        """It has none of its parent's that wait."""
+
+        async def main() -> None:
+            records = await queue.take_async(10)
+            tasks = [asyncio.create_task(queue.ack_async(record)) for record in records]
+            with queue._changed:
+                await until(lambda: sum(map(len, queue._acks.values())) == 10)
+                with queue._acks_mutex:
+                    assert result_of(lambda: len(queue._acks)) == 0
+            await asyncio.gather(*tasks)
+
+        with topic.work_queue("a") as queue:
+            asyncio.run(main())
+            assert queue.committed == {0: 5, 1: 5}
