@@ -92,7 +92,7 @@ def test_a_follower_does_too(tmp_path: Path) -> None:
                 topic = {"name": at.topic, "num_partitions": -1, "replication_factor": -1, "configs": []}
                 topic["assignments"] = [{"partition_index": 0, "broker_ids": ids}]
                 await clients[0].call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
-            await until(lambda: TP in brokers[0].manager.partitions)
+            await until(lambda: all(TP in broker.manager.partitions for broker in brokers))
             response = await clients[1].produce(sent(8, 0, b"a", transactional=False))
             assert response.partitions[0].error is ErrorCode.NONE
             found = [(8, 0, 0, -1, -1)]
