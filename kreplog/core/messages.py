@@ -416,6 +416,13 @@ def refusal_of(request: ControlRequest, error: ErrorCode) -> ControlResponse:
             return UpdateMetadataResponse(error)
 
 
+def refusal_of_produce(request: ProduceRequest, error: ErrorCode, message: str = "") -> ProduceResponse:
+    """The response with `error` for every partition."""
+    return ProduceResponse(
+        tuple(ProducedPartition(produced.partition, error, message=message) for produced in request.partitions)
+    )
+
+
 def illegal_name(request: ControlRequest) -> str:
     """Why a topic or partition in the request is illegal, "" if none is: names become paths."""
     named = [listed.partition for listed in request.partitions]

@@ -27,11 +27,13 @@ from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.clients import group_client, transaction_client, workload
+from kreplog.sim.clients.intruder import intruder
+from kreplog.sim.clients.session_consumer import session_consumer
 from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.machines.disk import Disks, Loss
-from kreplog.sim.machines.network import Network
+from kreplog.sim.machines.network import CLIENTS, Network
 from kreplog.sim.machines.partition_model import PartitionModel
 from kreplog.sim.machines.scheduler import MS, Scheduler
 from kreplog.sim.machines.store import StoreServer
@@ -49,10 +51,10 @@ class NetworkPort:
         self._host = host
 
     def call(self, broker: int, request: Any, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
-        self._network.call(self._host, f"b{broker}", "client", request, on_reply, timeout_ms * MS)
+        self._network.call(self._host, f"b{broker}", CLIENTS, request, on_reply, timeout_ms * MS)
 
     def post(self, broker: int, request: Any) -> None:
-        self._network.send(self._host, f"b{broker}", "client", request)
+        self._network.send(self._host, f"b{broker}", CLIENTS, request)
 
     def metadata(self, broker: int, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
         self.call(broker, MetadataRequest(), timeout_ms, on_reply)
@@ -325,7 +327,7 @@ class Cluster:
                 self.history.add(DeletionDone(self.scheduler.now_ms, *requested, response.partitions[0].low_watermark))
 
         request = m.DeleteRecordsRequest(timeout_ms, (m.DeleteRecordsPartition(partition, offset),))
-        self.network.call("operator", f"b{leader}", "client", request, answered, 2 * timeout_ms * MS)
+        self.network.call("operator", f"b{leader}", CLIENTS, request, answered, 2 * timeout_ms * MS)
         return True
 
     def deletion_answered(self, partition: TopicPartition, answer: m.DeletedRecords | None) -> None:
@@ -354,6 +356,11 @@ class Cluster:
             self._start_member(f"member-{index}", brokers)
         if self.plan.writers:
             self._start_transactions(brokers, ids)
+        for name, run in (("session-consumer", session_consumer), ("intruder", intruder)) if self.plan.misused else ():
+            random = Random(f"{self.plan.seed}-{name}")
+            settings = workload.draw(random, "consumer")
+            shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
+            self._start_client(name, settings, run(name, *shared))
         for topic in WANTED if self.plan.creates_topics else ():
             random = Random(f"{self.plan.seed}-{topic}")
             settings = workload.draw(random, "consumer")
@@ -372,7 +379,9 @@ class Cluster:
             settings = replace(workload.draw(random, "consumer"), pause_ms=600)
             shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
             transactional_id = transaction_client.COPIER if index < 2 else "writer"
-            writer = transaction_client.TransactionalProcess(name, transactional_id, topics, ids, *shared)
+            writer = transaction_client.TransactionalProcess(
+                name, transactional_id, topics, ids, *shared, misuses=self.plan.misused
+            )
             writers.append(writer)
             self._start_client(name, settings, writer.run())
         random = Random(f"{self.plan.seed}-stable-reader")

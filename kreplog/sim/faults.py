@@ -146,7 +146,7 @@ class SimulationPlan:
     that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
-    the same.
+    the same. misused: clients also send what brokers refuse, and a consumer has sessions.
     """
 
     seed: int
@@ -176,6 +176,7 @@ class SimulationPlan:
     creates_topics: bool = False
     awaits_metadata: bool = False
     drains_channels: bool = False
+    misused: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -234,11 +235,14 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         creates_topics=seed % 24 == 19,
         awaits_metadata=seed % 24 == 22,
         drains_channels=seed % 24 == 22,
+        misused=seed % 21 == 14,
     )
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():
         plan = replace(plan, kinds=(*plan.kinds, kind))
         actions += _draw_apart(drawn, plan, kind, len(actions))
+    if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
+        actions += _draw_apart(Random(f"kreplog-topics-{seed}"), plan, "topic", len(actions))
     return _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
 
 

@@ -98,6 +98,14 @@ class Watermark(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class UnrequestedPartition(Event):
+    """A consumer got a partition that it has not requested, or has requested once and got twice."""
+
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionRequested(Event):
     """An operator requested the deletion of all records below `offset`; -1: of all committed records."""
 
@@ -219,10 +227,11 @@ class TransactionRecordSent(TransactionEvent):
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecordWritten(TransactionEvent):
-    """... and it is acknowledged."""
+    """... and it is acknowledged. acks: of the request."""
 
     transaction: str
     value: str
+    acks: int = -1
 
 
 @dataclass(frozen=True, slots=True)

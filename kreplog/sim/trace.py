@@ -375,6 +375,8 @@ def describe_history(event: h.Event) -> str:
             return f"continues at {offset} of {partition} ({reason})"
         case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
             return f"gets high watermark {offset} of {partition} from broker {leader}"
+        case h.UnrequestedPartition(partition=partition, reason=reason):
+            return f"gets {partition}, which is {reason}"
         case h.DeletionRequested(partition=partition, offset=offset):
             return f"an operator requests DeleteRecords of {partition} below {offset}"
         case h.DeletionDone(partition=partition, offset=offset, low_watermark=low):

@@ -66,10 +66,3 @@ def known_to(response: ProduceResponse, version: int) -> ProduceResponse:
             for produced in response.partitions
         )
     )
-
-
-def refusal(request: ProduceRequest, error: ErrorCode, message: str = "") -> ProduceResponse:
-    """The response with `error` for every partition, such as UNSUPPORTED_VERSION for a version below 3."""
-    return ProduceResponse(
-        tuple(ProducedPartition(produce.partition, error, message=message) for produce in request.partitions)
-    )

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kreplog._native import batch
-from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from kreplog.core.messages import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    refusal_of_produce,
+)
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
 from kreplog.types import FileRegion, TopicPartition
 from kreplog.wire import produce
@@ -75,7 +81,7 @@ def test_what_is_too_old_is_refused_in_its_own_form() -> None:
         frame = body_of(produce.encode_request(request, request_header))
         known = decode_request_header(frame)
         decoded, _ = produce.decode_request(frame, known)
-        refused = produce.refusal(decoded, ErrorCode.UNSUPPORTED_VERSION)
+        refused = refusal_of_produce(decoded, ErrorCode.UNSUPPORTED_VERSION)
         answer = produce.decode_response(body_of(produce.encode_response(refused, known)), request_header)
         assert answer.partitions == (ProducedPartition(TopicPartition("flights", 3), ErrorCode.UNSUPPORTED_VERSION),)
 

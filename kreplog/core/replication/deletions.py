@@ -13,6 +13,9 @@ from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, OffsetOutOfRangeError, StorageError
 from kreplog.types import NO_EPOCH, TopicPartition
 
+MAX_DELETION_MS = 3_600_000
+"""Maximum time-out of a DeleteRecords: it waits even after its client has disconnected."""
+
 
 class Deletions:
     """The DeleteRecords requests of one broker. partitions: the open replicas, which the manager adds and removes."""
@@ -25,7 +28,7 @@ class Deletions:
     def begin(self, reply_to: Hashable, request: DeleteRecordsRequest, now_ms: int) -> Steps[DelayedDeletion | None]:
         """Delete on the leader, and reply if every live replica has deleted too; else the request that waits is
         returned."""
-        deletion = DelayedDeletion(reply_to, now_ms + max(0, request.timeout_ms), [])
+        deletion = DelayedDeletion(reply_to, now_ms + min(max(0, request.timeout_ms), MAX_DELETION_MS), [])
         for index, deleted in enumerate(request.partitions):
             response, required = yield from self._delete_before(deleted)
             deletion.responses.append(response)

@@ -4,6 +4,7 @@ over."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 
 from kreplog.core.effects import Reply, StateChange, Steps
 from kreplog.core.memory import MemoryAccount
@@ -29,6 +30,9 @@ from kreplog.types import TopicPartition
 ACCOUNT = "parked_fetches"
 _FETCH_BYTES = 2000
 _PARTITION_BYTES = 500
+
+MAX_WAIT_MS = 60_000
+"""Maximum of max_wait_ms: a fetch waits even after its client has disconnected."""
 
 MAX_RETRIES_PER_STEP = 200
 """Delayed fetches that one step of the core tries again; each takes some tens of microseconds."""
@@ -69,11 +73,13 @@ class FetchPurgatory:
 
     def begin(self, reply_to: Hashable, request: FetchRequest, now_ms: int) -> Steps[DelayedFetch | None]:
         """Reply at once, or return the fetch, which is then delayed until its deadline."""
+        if len(request.partitions) > 1:
+            request = each_partition_once(request)
         context = self._sessions.begin(request, now_ms)
         if isinstance(context, ErrorCode):
             yield Reply(reply_to, FetchResponse(context))
             return None
-        fetch = DelayedFetch(reply_to, now_ms + request.max_wait_ms, request, context)
+        fetch = DelayedFetch(reply_to, now_ms + min(request.max_wait_ms, MAX_WAIT_MS), request, context)
         for requested in context.evaluate():
             refused = yield from self._check(requested, request, now_ms)
             if refused is not None:
@@ -232,6 +238,12 @@ class FetchPurgatory:
         """The response for a partition that this broker has no replica of."""
         error = self._metadata.replica_error(requested.partition, requested.topic_id)
         return FetchedPartition(requested.partition, error, topic_id=requested.topic_id)
+
+
+def each_partition_once(request: FetchRequest) -> FetchRequest:
+    """The request with the last entry alone of a partition that is listed repeatedly, as in Kafka."""
+    listed = {partition.partition: partition for partition in request.partitions}
+    return request if len(listed) == len(request.partitions) else replace(request, partitions=tuple(listed.values()))
 
 
 def _size_of(fetch: DelayedFetch) -> int:

@@ -10,9 +10,9 @@ from kreplog.core.messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
-    ProduceResponse,
     TransactionalProduce,
     TransactionMarker,
+    refusal_of_produce,
 )
 from kreplog.core.replication.delayed import CommitQueue, DelayedProduce
 from kreplog.core.replication.metadata import MetadataCache
@@ -45,9 +45,7 @@ class ProducePurgatory:
     def begin(self, reply_to: Hashable, request: ProduceRequest, now_ms: int) -> Steps[DelayedProduce | None]:
         """Append, and reply at once unless acks=all has to wait; the request that waits is returned."""
         if request.acks not in (-1, 0, 1):
-            refused = ErrorCode.INVALID_REQUIRED_ACKS
-            responses = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
-            yield Reply(reply_to, ProduceResponse(tuple(responses)))
+            yield Reply(reply_to, refusal_of_produce(request, ErrorCode.INVALID_REQUIRED_ACKS))
             return None
         by_coordinator = isinstance(request, CoordinatorProduce)
         epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH

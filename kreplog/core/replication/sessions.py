@@ -14,6 +14,7 @@ the partitions and delaying a request is FetchPurgatory's part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from kreplog.core.memory import MemoryAccount
@@ -39,6 +40,19 @@ other in a loop. Kafka's min.incremental.fetch.session.eviction.ms."""
 def next_epoch(session_epoch: int) -> int:
     """The session epoch of the next request; the last is followed by 1, since 0 begins a session."""
     return 1 if session_epoch >= LAST_EPOCH else session_epoch + 1
+
+
+def without_unknown_topics(request: FetchRequest, listed: bool) -> FetchRequest | ErrorCode:
+    """What is served of a request that names topics by ids unknown here, which `request` lacks; or the error of the
+    whole. listed: it fetches some of them; else it only forgets them.
+
+    No session can hold an unknown topic: a full fetch is served without one, and at once, since its response has errors
+    for those topics. An incremental fetch has only part of its session, which may hold a deleted topic under a name
+    that this broker no longer knows, and would return it in every response: the client has to begin a new one.
+    """
+    if request.session_epoch > INITIAL_EPOCH:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    return replace(request, session_id=NO_SESSION, session_epoch=FINAL_EPOCH, max_wait_ms=0) if listed else request
 
 
 class _CachedPartition:

@@ -15,16 +15,17 @@ from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.broker.add_partitions import GatheredResponses
 from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.client_requests import is_forged, refused_produce
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
 from kreplog.core.messages import (
+    CONSUMER,
     ControlledShutdownRequest,
     ControlRequest,
     ControlResponse,
@@ -32,10 +33,11 @@ from kreplog.core.messages import (
     PartitionState,
     ProduceRequest,
     TransactionalProduce,
+    refusal_of_produce,
 )
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.sessions import without_unknown_topics
 from kreplog.core.transaction_messages import (
-    INTERNAL_TOPICS,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     TransactionRequest,
@@ -70,12 +72,6 @@ CLUSTER_ID = "/cluster_id"
 """Node of the cluster id, 22 random characters."""
 
 
-MAX_WAIT_MS = 60_000
-"""Maximum of max_wait_ms: a fetch waits even after its client has disconnected."""
-
-MAX_DELETION_MS = 3_600_000
-"""Maximum time-out of DeleteRecords, for the same reason."""
-
 MARKER_TIMEOUT_MS = 10_000
 """How long the in-sync replicas may take to have the markers of a transaction."""
 
@@ -85,8 +81,6 @@ _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.OFFSET_FETCH: ("groups", "groups"),
 }
 """Requests for several groups: (request field, response field) that hold an entry for each group."""
-
-_topic_of = attrgetter("partition.topic")
 
 T = TypeVar("T")
 
@@ -214,8 +208,6 @@ class Api:
 
     def _dispatch(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
-        if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
-            request = replace(request, timeout_ms=MAX_DELETION_MS)
         if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
         if isinstance(request, EndTxnRequest) and self._host.cores.transactions.needs_producer_id(request):
@@ -357,19 +349,16 @@ class Api:
     def _produce(self, context: RequestContext, frame: Frame) -> None:
         header = context.header
         request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
-        if header.api_version < FIRST_REAL_PRODUCE:
-            refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
-        elif not INTERNAL_TOPICS.isdisjoint(map(_topic_of, request.partitions)):
-            text = "it is an internal topic, which coordinators write"
-            refused = produce.refusal(request, ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-        elif transactional_id is not None and request.acks != -1:
-            refused = produce.refusal(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs acks=all")
-        else:
-            refused = None
-            if transactional_id is not None:
-                fields = request.acks, request.timeout_ms, request.partitions
-                adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
-                request = TransactionalProduce(*fields, transactional_id, adds)
+        if transactional_id is not None:
+            fields = request.acks, request.timeout_ms, request.partitions
+            adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
+            request = TransactionalProduce(*fields, transactional_id, adds)
+        refused = (
+            refusal_of_produce(request, ErrorCode.UNSUPPORTED_VERSION)
+            if header.api_version < FIRST_REAL_PRODUCE
+            else refused_produce(request)
+        )
+        if refused is None:
             context.encode = lambda response: produce.encode_response(
                 produce.known_to(response, header.api_version), header
             )
@@ -406,31 +395,23 @@ class Api:
         unknown_ids = []
 
         def name_of(topic_id: str) -> str | None:
-            name = topics.name_of(topic_id)
+            name = topics.names.get(topic_id)
             if name is None:
                 unknown_ids.append(topic_id)
             return name
 
         request, unknown = fetch.decode_request(frame, header, name_of, self._max_entries(ApiKey.FETCH))
-        if len(request.partitions) > 1:
-            listed = {partition.partition: partition for partition in request.partitions}
-            if len(listed) < len(request.partitions):
-                request = replace(request, partitions=tuple(listed.values()))
-        context.follower = request.replica_id >= 0
-        if context.follower and not context.client.internal:
+        context.follower = request.replica_id > CONSUMER
+        if is_forged(request, context.client.internal):
             raise PeerProtocolError(
                 f"a fetch of replica {request.replica_id} on a client listener: followers use the internal one"
             )
-        if unknown_ids and request.session_epoch > 0:
-            # An incremental fetch has only part of its session, which may hold a deleted topic under a name that this
-            # broker no longer knows: the client has to begin a new session.
-            response = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            context.respond(fetch.encode_response(response, header))
-            return
-        if unknown:
-            request = replace(request, session_id=0, session_epoch=-1, max_wait_ms=0)
-        if request.max_wait_ms > MAX_WAIT_MS:
-            request = replace(request, max_wait_ms=MAX_WAIT_MS)
+        if unknown_ids:
+            served = without_unknown_topics(request, bool(unknown))
+            if isinstance(served, ErrorCode):
+                context.respond(fetch.encode_response(FetchResponse(served), header))
+                return
+            request = served
 
         def id_of(name: str) -> str:
             return topics.id_of(name) or ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kreplog.core.broker.client_requests import topic_names
 from kreplog.core.messages import (
     ControlRequest,
     LeaderAndIsrRequest,
@@ -93,9 +94,9 @@ class TopicViews:
     def names(self) -> Mapping[str, str]:
         """Names by topic id, of the topics of `name_of`; an immutable snapshot."""
         if self._names_of is None:
-            self._names = {view.topic_id: name for name, view in self.all.items()}
+            listed = ((view.topic_id, name) for name, view in self.all.items())
+            self._names = topic_names(listed, self._manager.partitions)
             self._names_of = self._manager.metadata.controller_epoch
-            self._names.update((partition.topic_id, key.topic) for key, partition in self._manager.partitions.items())
         return self._names
 
     def id_of(self, name: str) -> str | None:

@@ -35,11 +35,12 @@ from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSend
 from kreplog.sim.brokers.control_channels import VirtualControlSender
 from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
+from kreplog.sim.brokers.incoming_requests import IncomingRequests
 from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
 from kreplog.sim.machines.log_effects import LOG_EFFECTS
-from kreplog.sim.machines.network import Fate, HeldConnection
+from kreplog.sim.machines.network import CLIENTS, Fate, HeldConnection
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import VirtualStoreLink
 from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
@@ -185,6 +186,7 @@ class BrokerProcess:
         )
         self._automatic = VirtualAutomaticTopics(self)
         self._metadata_requests = VirtualMetadataRequests(self)
+        self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve)
         self._directory = LogDirectoryState()
         self._flusher = VirtualFlusher(
             scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
@@ -329,28 +331,31 @@ class BrokerProcess:
 
     # Events
 
-    def _requested(self, reply_to: int, request: Any) -> None:
+    def _requested(self, reply_to: int, request: Any, channel: str) -> None:
         if isinstance(request, MetadataRequest):
             if self.cluster.plan.awaits_metadata:
                 self._metadata_requests.receive(reply_to)
             else:
-                self._reply_metadata(reply_to, lambda: self.cluster.metadata_of(self))
+                self._reply_soon(reply_to, lambda: self.cluster.metadata_of(self))
         elif isinstance(request, TopicMetadataRequest):
-            self._reply_metadata(reply_to, partial(self._automatic.receive, request))
+            self._reply_soon(reply_to, partial(self._automatic.receive, request))
         elif isinstance(request, tuple):
             receive_add_partitions(request, self.transactions.put, partial(self.cluster.network.reply, reply_to))
         else:
-            if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
-                request = replace(request, new_producer_id=next(self.cluster.producer_ids))
-            parts = [request]
-            if isinstance(request, m.LeaderAndIsrRequest):
-                self._metadata_requests.leader_and_isr(request)
-            if isinstance(request, m.ControlRequest):
-                parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
-            if len(parts) == 1:
-                self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
-            else:
-                self._put_parts(parts, PartResponses(len(parts), "partitions"), reply_to)
+            self._incoming.receive(reply_to, request, channel != CLIENTS)
+
+    def _serve(self, reply_to: Any, request: Any) -> None:
+        if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
+            request = replace(request, new_producer_id=next(self.cluster.producer_ids))
+        parts = [request]
+        if isinstance(request, m.LeaderAndIsrRequest):
+            self._metadata_requests.leader_and_isr(request)
+        if isinstance(request, m.ControlRequest):
+            parts = split_control(request, self.manager.partitions, self.cluster.plan.replicas_per_part)
+        if len(parts) == 1:
+            self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
+        else:
+            self._put_parts(parts, PartResponses(len(parts), "partitions"), reply_to)
 
     def _put_parts(
         self, parts: Sequence[m.ControlRequest], responses: PartResponses, reply_to: int, at: int = 0
@@ -368,9 +373,10 @@ class BrokerProcess:
                 delay_us = int(2 * MS * self._scheduler.random.random())
                 self._scheduler.after(delay_us, self._put_parts, parts, responses, reply_to, at + 1)
 
-    def _reply_metadata(self, reply_to: int, response: Callable[[], Any]) -> None:
+    def _reply_soon(self, reply_to: int, response: Callable[[], Any]) -> None:
+        """Reply as soon as the process is not paused."""
         if self.paused:
-            self._scheduler.after(200 * MS, self._reply_metadata, reply_to, response)
+            self._scheduler.after(200 * MS, self._reply_soon, reply_to, response)
         elif self.alive:
             self.cluster.network.reply(reply_to, response())
 

@@ -20,6 +20,7 @@ The guarantees, and when they are checked:
     phantom             a consumer sees committed records only, never another one at that offset        at the response
     gap                 ... offset by offset, from where it began                                       at the response
     out of range        ... and its position is never outside the log                                   at the response
+    unrequested         a fetch response has what its session has, each partition once                  at the response
     denied              a broker without metadata never responds that a partition does not exist        at the response
     lag in bytes        no ISR member lags more than replica.lag.max.bytes, unless it is being removed  after each step
     log state           a core's view of a log, its end and epochs, is the log's                        after each step
@@ -84,6 +85,7 @@ from kreplog.sim.history import (
     TopicDeleted,
     TransactionEvent,
     UncleanElectionDeclared,
+    UnrequestedPartition,
     Violation,
     Watermark,
 )
@@ -622,6 +624,8 @@ class Checkers:
                 before, self._positions[key] = self._positions.get(key, -1), event.offset
                 if event.offset < 0 and not 0 <= before < model.released:
                     self.violate("out of range", f"{event.client}: {event.reason}", model)
+            case UnrequestedPartition():
+                self.violate("unrequested", f"{event.client} gets {event.partition}, which is {event.reason}", None)
             case DeletionRequested():
                 model.all_requested = model.all_requested or event.offset < 0
                 model.released = max(model.released, event.offset)

@@ -3,6 +3,7 @@
 aborted visible   a reader gets a record of a transaction that its producer has never tried to commit
 visible twice     a record is at two offsets, or a number was copied twice
 epoch used up     a producer is given the epoch that is left to fence it, or a later one
+acks not all      a record of a transaction is acknowledged that was sent without acks=all
 fenced producer   a reader gets a record that was sent after another producer of the same transactional id had begun
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
@@ -77,6 +78,9 @@ class TransactionChecker:
             case TransactionRecordSent():
                 self._sent(event)
             case TransactionRecordWritten(transaction=name, value=value):
+                if event.acks != -1:
+                    text = f"{event.client} got {value} acknowledged with acks={event.acks}"
+                    self._violate("acks not all", text)
                 self._transactions[name].records[value] = True
             case TransactionEnding(transaction=name, committed=committed):
                 self._transactions[name].wanted = committed

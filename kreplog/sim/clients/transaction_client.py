@@ -12,7 +12,7 @@ kind may abort a transaction while a batch is on its way, which must not open an
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -92,7 +92,7 @@ class TransactionTopics:
 
 
 class TransactionalProcess:
-    """One process; `run` is its client. done: it has ended."""
+    """One process; `run` is its client. done: it has ended. misuses: it also sends what brokers refuse."""
 
     def __init__(
         self,
@@ -106,8 +106,11 @@ class TransactionalProcess:
         random: Random,
         brokers: Sequence[int],
         switch: Switch,
+        *,
+        misuses: bool = False,
     ) -> None:
         self.done = False
+        self._misuses = misuses
         self._name = name
         self._id = transactional_id
         self._topics = topics
@@ -239,6 +242,8 @@ class TransactionalProcess:
         on its way."""
         sequence = self._sequences.get(partition, 0)
         request = self._produce(name, partition, value)
+        if self._misuses and self._choices.random() < 0.3:
+            yield from self._write_without_acks_all(name, value, request)
         if self._choices.random() < 0.1:
             known = self._metadata.partitions.get(partition)
             if known is not None and known.state.leader != NO_LEADER:
@@ -250,6 +255,14 @@ class TransactionalProcess:
         self._sequences[partition] = sequence + 1
         self._history.add(TransactionRecordWritten(*self._where(), self._name, name, value))
         return True
+
+    def _write_without_acks_all(self, name: str, value: str, request: TransactionalProduce) -> Steps:
+        """Try what a producer of transactions may not."""
+        known = self._metadata.partitions.get(request.partitions[0].partition)
+        if known is not None and known.state.leader != NO_LEADER:
+            (response,) = yield Call(known.state.leader, (replace(request, acks=1),), self._settings.request_ms)
+            if response is not None and response.partitions[0].error is ErrorCode.NONE:
+                self._history.add(TransactionRecordWritten(*self._where(), self._name, name, value, acks=1))
 
     def _send_at_once(self, name: str, values: Sequence[tuple[TopicPartition, str]]) -> Steps:
         """Send the first record of each partition, all that one leader has without waiting in between; `_write` sends

@@ -40,7 +40,7 @@ from kreplog.errors import ErrorCode
 from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Produce, Read, Unknown, Watermark
 from kreplog.sim.machines.records import RecordCodec
-from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,8 @@ class Switch:
 
 
 class ClientMetadata:
-    """A client's metadata: the newest known state of each partition. internal: also of internal topics."""
+    """A client's metadata: the newest known state of each partition. internal: also of internal topics. registered: the
+    brokers that are, by id."""
 
     def __init__(
         self,
@@ -225,6 +226,7 @@ class ClientMetadata:
         self.random = random
         self.settings = settings
         self.brokers = list(brokers)
+        self.registered: Mapping[int, BrokerRegistration] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._newest: dict[tuple[TopicPartition, str], PartitionState] = {}
 
@@ -238,7 +240,10 @@ class ClientMetadata:
                 return
             yield Sleep(self.settings.backoff_ms)
 
-    def _update(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> None:
+    def _update(
+        self, brokers: Mapping[int, BrokerRegistration], partitions: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        self.registered = brokers
         for broker in sorted(brokers):
             if broker not in self.brokers:
                 self.brokers.append(broker)
@@ -446,7 +451,7 @@ def consumer(
 ) -> Client:
     """Read all partitions in turn, until `switch` is off and all records committed by then have been read."""
     metadata = ClientMetadata(name, history, random, settings, brokers)
-    readers: dict[TopicPartition, _Reader] = {}
+    readers: dict[TopicPartition, PartitionReader] = {}
     finished = False
     while True:
         last = switch.off
@@ -457,14 +462,14 @@ def consumer(
             partition_state = metadata.partitions[partition]
             reader = readers.get(partition)
             if reader is None or reader.topic_id != partition_state.topic_id:
-                reader = readers[partition] = _Reader(metadata, codec, partition, partition_state.topic_id)
+                reader = readers[partition] = PartitionReader(metadata, codec, partition, partition_state.topic_id)
             finished = (yield from reader.poll(partition_state, last)) and finished
         if last and finished:
             return
         yield Sleep(random.randint(1, settings.pause_ms) if finished else settings.backoff_ms)
 
 
-class _Reader:
+class PartitionReader:
     """A consumer's position in one partition of one topic id, -1 when it has none yet."""
 
     def __init__(self, metadata: ClientMetadata, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
@@ -472,7 +477,7 @@ class _Reader:
         self._view = metadata
         self._codec = codec
         self._partition = partition
-        self._position = -1
+        self.position = -1
         self._reset = LATEST if metadata.settings.from_end else EARLIEST
 
     def poll(self, partition_state: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
@@ -480,14 +485,18 @@ class _Reader:
         waiting."""
         if partition_state.state.leader == NO_LEADER:
             return False
-        if self._position < 0:
-            yield from self._list_offset(partition_state, self._reset)
+        if self.position < 0:
+            yield from self.list_reset(partition_state)
             return False
         if self._view.random.random() < 0.1:
-            yield from self._list_offset(partition_state, LATEST, move=False)
+            yield from self.list_offset(partition_state, LATEST, move=False)
         return (yield from self._fetch(partition_state, hurried))
 
-    def _list_offset(
+    def list_reset(self, partition_state: PartitionState) -> Generator[ClientEffect, Any, None]:
+        """Move to the offset where a reader without a position begins."""
+        yield from self.list_offset(partition_state, self._reset)
+
+    def list_offset(
         self, partition_state: PartitionState, timestamp: int, move: bool = True
     ) -> Generator[ClientEffect, Any, None]:
         requested = ListOffsetsPartition(self._partition, partition_state.state.leader_epoch, timestamp)
@@ -504,22 +513,29 @@ class _Reader:
 
     def _fetch(self, partition_state: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
         settings = self._view.settings
-        fetch = FetchPartition(
-            self._partition,
-            self.topic_id,
-            partition_state.state.leader_epoch,
-            self._position,
-            max_bytes=1 << 20 if hurried else settings.fetch_bytes,
-        )
+        fetch = self.fetch_of(partition_state, hurried)
         wait_ms = 0 if hurried else self._view.random.choice((0, settings.request_ms // 4))
         request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (fetch,))
         answers: list[FetchResponse | None] = yield Call(partition_state.state.leader, (request,), settings.request_ms)
         response = answers[0]
         if response is None or response.error is not ErrorCode.NONE or not response.partitions:
             return False
-        found: FetchedPartition = response.partitions[0]
+        return self.fetched(partition_state, response.partitions[0])
+
+    def fetch_of(self, partition_state: PartitionState, hurried: bool) -> FetchPartition:
+        """The partition's entry in a fetch from its position on."""
+        return FetchPartition(
+            self._partition,
+            self.topic_id,
+            partition_state.state.leader_epoch,
+            self.position,
+            max_bytes=1 << 20 if hurried else self._view.settings.fetch_bytes,
+        )
+
+    def fetched(self, partition_state: PartitionState, found: FetchedPartition) -> bool:
+        """Its entry in the response has come; whether all records are read, and this was known before."""
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._move(-1, f"{self._position} is out of range")
+            self._move(-1, f"{self.position} is out of range")
             self._reset = EARLIEST
             return False
         if found.error is not ErrorCode.NONE:
@@ -532,10 +548,10 @@ class _Reader:
             self._watermark(partition_state, found.leader_epoch, found.high_watermark, "fetch")
         progress = False
         for record in self._codec.decode(found.records):
-            if record.offset < self._position:
+            if record.offset < self.position:
                 continue
             progress = True
-            self._position = record.offset + 1
+            self.position = record.offset + 1
             history.add(
                 Read(
                     history.now_ms(),
@@ -551,7 +567,7 @@ class _Reader:
                     record.value.decode(),
                 )
             )
-        return not progress and self._position >= found.high_watermark >= 0
+        return not progress and self.position >= found.high_watermark >= 0
 
     def _watermark(self, partition_state: PartitionState, leader_epoch: int, offset: int, source: str) -> None:
         history = self._view.history
@@ -570,5 +586,5 @@ class _Reader:
 
     def _move(self, offset: int, reason: str) -> None:
         history = self._view.history
-        self._position = offset
+        self.position = offset
         history.add(Position(history.now_ms(), self._partition, self.topic_id, self._view.name, offset, reason))

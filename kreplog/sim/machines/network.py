@@ -16,8 +16,11 @@ from typing import Any
 
 from kreplog.sim.machines.scheduler import MS, Scheduler, Timer
 
-Handler = Callable[[int, Any], None]
-"""Takes (reply_to, request) on the host that serves it."""
+Handler = Callable[[int, Any, str], None]
+"""Takes (reply_to, request, channel) on the host that serves it."""
+
+CLIENTS = "client"
+"""The channel of those that are no brokers."""
 
 OnReply = Callable[[Any], None]
 """Takes the response, or None when the connection is closed."""
@@ -302,7 +305,7 @@ class Network:
         if handler is None or connection.incarnation != incarnation or (source, destination) in self._refusals:
             self._reset(connection)
             return
-        handler(number, request)
+        handler(number, request, connection.channel)
 
     def _arrive_backward(self, connection: VirtualConnection, number: int, response: Any) -> None:
         if not connection.open:

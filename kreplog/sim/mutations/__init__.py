@@ -19,6 +19,7 @@ from kreplog.sim.mutations import (
     group_coordination,
     isr_and_watermark,
     log_start_and_settings,
+    requests_of_clients,
     transaction_decisions,
     truncation,
 )
@@ -32,6 +33,7 @@ _MODULES = (
     controller,
     failure_detection,
     broker_cores,
+    requests_of_clients,
     group_coordination,
     transaction_decisions,
 )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from kreplog.core import messages as m
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import Invoke, Ok, Read
+from kreplog.sim.machines.network import CLIENTS
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.scenarios.scenario_arguments import ScenarioError, joined, settings
 from kreplog.sim.scenarios.scenario_cluster import STEP_MS, ScenarioCluster
@@ -74,10 +75,10 @@ class Clients:
         if leader < 0:
             raise ScenarioError(f"{batch.partition} has no leader")
         if batch.acks == 0:
-            cluster.network.send(name, f"b{leader}", "client", request)
+            cluster.network.send(name, f"b{leader}", CLIENTS, request)
         else:
             answered = partial(self._produced, name, producer, batch)
-            cluster.network.call(name, f"b{leader}", "client", request, answered, (timeout_ms + 500) * MS)
+            cluster.network.call(name, f"b{leader}", CLIENTS, request, answered, (timeout_ms + 500) * MS)
         cluster.run_ms(STEP_MS)
 
     def _produced(
@@ -164,6 +165,6 @@ class Clients:
     def _call(self, name: str, partition: TopicPartition, request: Any, given: dict[str, str]) -> Any:
         answers: list[Any] = []
         leader = given.get("at", self.cluster.leader_of(partition))
-        self.cluster.network.call(name, f"b{leader}", "client", request, answers.append, 1000 * MS)
+        self.cluster.network.call(name, f"b{leader}", CLIENTS, request, answers.append, 1000 * MS)
         self.cluster.run_while(lambda: not answers, 2000)
         return answers[0]

@@ -10,6 +10,10 @@ from kreplog.core.events import Tick
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
     CONSUMER,
+    UP_TO_HIGH_WATERMARK,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -17,10 +21,12 @@ from kreplog.core.messages import (
     ProduceRequest,
 )
 from kreplog.core.replication import fetch_purgatory
+from kreplog.core.replication.deletions import MAX_DELETION_MS
+from kreplog.core.replication.fetch_purgatory import MAX_WAIT_MS, each_partition_once
 from kreplog.core.replication.sessions import ACCOUNT, PARTITION_BYTES, SESSION_BYTES, FetchContext, FetchSessions
 from kreplog.errors import ErrorCode, InvalidPartitionsError
 from kreplog.types import TopicPartition
-from tests.core.shell import TP, Shell, batch
+from tests.core.shell import TP, Shell, batch, values
 
 
 def test_partitions_of_a_cluster_and_of_a_broker_are_bounded() -> None:
@@ -131,6 +137,58 @@ def test_parked_fetches_that_time_out_are_charged_no_more() -> None:
     assert {effect.reply_to for effect in shell.step(Tick()) if isinstance(effect, Reply)} == {"first", "second"}
     assert parked_fetches(shell) == 0
     assert park(shell, "later") is None
+
+
+def leader_alone() -> Shell:
+    shell = Shell()
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
+    return shell
+
+
+def answered_at(shell: Shell, *instants_ms: int) -> list[int]:
+    """The instants at which a Tick answers the client."""
+    answered = []
+    for instant in instants_ms:
+        shell.now_ms = instant
+        answered += [instant for effect in shell.step(Tick()) if isinstance(effect, Reply) and effect.reply_to == "me"]
+    return answered
+
+
+@pytest.mark.parametrize(("max_wait_ms", "waits_ms"), [(2**31 - 1, MAX_WAIT_MS), (MAX_WAIT_MS - 1, MAX_WAIT_MS - 1)])
+def test_a_fetch_waits_for_a_minute_at_most(max_wait_ms: int, waits_ms: int) -> None:
+    """It goes on waiting after its client has disconnected."""
+    shell = leader_alone()
+    wanted = FetchRequest(CONSUMER, -1, max_wait_ms, 1, 1 << 20, (FetchPartition(TP, "id", 1, 0),))
+    assert shell.request(wanted, "me") == []
+    assert answered_at(shell, waits_ms - 1, waits_ms, MAX_WAIT_MS) == [waits_ms]
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "waits_ms"), [(2**31 - 1, MAX_DELETION_MS), (MAX_DELETION_MS - 1, MAX_DELETION_MS - 1)]
+)
+def test_a_delete_records_waits_for_an_hour_at_most(timeout_ms: int, waits_ms: int) -> None:
+    shell = Shell()
+    shell.update_metadata(1, 2)
+    shell.leader_and_isr(1, 1, (1, 2), replicas=(1, 2))
+    shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a")),)))
+    shell.request(FetchRequest(2, 1, 0, 0, 1 << 20, (FetchPartition(TP, "id", 1, 1),)))
+    deletion = DeleteRecordsRequest(timeout_ms, (DeleteRecordsPartition(TP, UP_TO_HIGH_WATERMARK),))
+    replies = [effect for effect in shell.request(deletion, "me") if isinstance(effect, Reply)]
+    assert not [reply for reply in replies if isinstance(reply.response, DeleteRecordsResponse)]
+    assert answered_at(shell, waits_ms - 1, waits_ms, MAX_DELETION_MS) == [waits_ms]
+
+
+def test_a_partition_that_is_fetched_repeatedly_is_fetched_once_as_it_was_listed_last() -> None:
+    """Else it would be read and sent repeatedly, and an error of the first would be that of the last."""
+    shell = leader_alone()
+    shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a", "b")),)))
+    listed = tuple(FetchPartition(TP, "id", 1, offset) for offset in (99, 0, 1))
+    response = shell.response_to(FetchRequest(CONSUMER, -1, 0, 0, 1 << 20, listed))
+    (partition,) = response.partitions
+    assert (partition.error, len(values(partition.records))) == (ErrorCode.NONE, 2), "whole batches"
+    elsewhere = FetchPartition(TopicPartition("t", 1), "", -1, 0)
+    mixed = FetchRequest(CONSUMER, -1, 0, 0, 1, (listed[0], elsewhere, listed[2]))
+    assert each_partition_once(mixed).partitions == (listed[2], elsewhere), "in the order of the request"
 
 
 def test_reservations_take_half_of_the_account() -> None:

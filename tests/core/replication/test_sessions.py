@@ -12,7 +12,7 @@ from kreplog.core.messages import CONSUMER, FetchedPartition, FetchPartition, Fe
 from kreplog.core.messages import UpdateMetadataRequest as Update
 from kreplog.core.replication import sessions
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.replication.sessions import FetchContext, FetchSessions
+from kreplog.core.replication.sessions import FetchContext, FetchSessions, without_unknown_topics
 from kreplog.errors import ErrorCode
 from kreplog.types import BrokerRegistration, EpochEndOffset, LeaderAndIsr, TopicPartition
 
@@ -388,3 +388,20 @@ def test_the_first_metadata_of_a_new_controller_is_complete() -> None:
     metadata.apply(Update(1, 4, 10, BROKERS, (state(0, 1, (1, 0)), state(1, 2, (1, 0)))))
     metadata.apply(Update(2, 5, 10, BROKERS, (state(1, 2, (1, 0)),)))
     assert list(metadata.partitions) == [tp(1)]
+
+
+def test_an_incremental_fetch_that_names_an_unknown_topic_has_to_begin_a_new_session() -> None:
+    """It has only a part of the session, which may hold that topic under the name that it had."""
+    for listed in (True, False):
+        for epoch in (1, sessions.LAST_EPOCH):
+            continued = request([position(0)], (7, epoch), replica=CONSUMER)
+            assert without_unknown_topics(continued, listed) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_full_fetch_of_an_unknown_topic_is_served_at_once_without_a_session() -> None:
+    """A session would lack that topic, which its fetcher does not list again."""
+    for session in ((0, 0), (7, 0), (7, -1), (0, -1)):
+        full = request([position(0)], session, replica=CONSUMER)
+        served = without_unknown_topics(full, listed=True)
+        assert served == replace(full, session_id=0, session_epoch=-1, max_wait_ms=0)
+        assert without_unknown_topics(full, listed=False) is full, "what it forgets is in no new session"

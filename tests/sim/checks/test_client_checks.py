@@ -10,7 +10,9 @@ from kreplog.sim.history import (
     Fail,
     Ok,
     Position,
+    TopicDeleted,
     Unknown,
+    UnrequestedPartition,
 )
 from tests.sim.checked_world import ID, TP, World
 
@@ -104,3 +106,10 @@ def test_a_producer_that_was_forgotten_may_send_all_that_was_deleted_again_but_o
 def test_deletion_is_not_done_before_the_low_watermark_says_so(world: World) -> None:
     world.history.add(DeletionDone(0, TP, ID, 2, 1))
     assert world.kinds == ["too early"]
+
+
+def test_what_a_consumer_gets_and_has_not_requested(world: World) -> None:
+    """Also of a topic that is deleted, whose other promises have ended."""
+    world.history.add(TopicDeleted(0, TP, ID))
+    world.history.add(UnrequestedPartition(0, TP, ID, "consumer", "twice in a response"))
+    assert world.kinds == ["unrequested"]

@@ -103,3 +103,8 @@ def test_nothing_is_found_where_all_is_right() -> None:
 )
 def test_a_violation_is_found(kind: str, events: list[Event]) -> None:
     assert kinds(*events) == [kind]
+
+
+def test_a_record_that_is_acknowledged_without_acks_all() -> None:
+    acknowledged = TransactionRecordWritten(*WHERE, "x", "x.1", "a", acks=1)
+    assert kinds(begun("x", 0), *sent("a"), acknowledged, *ended(), read("a")) == ["acks not all"]

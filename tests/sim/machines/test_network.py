@@ -19,11 +19,13 @@ class Bench:
         self.scheduler = Scheduler(seed)
         self.network = Network(self.scheduler)
         self.served: list[Any] = []
+        self.channels: list[str] = []
         self.answers: list[Any] = []
         self.waiting: list[int] = []
 
-        def serve(reply_to: int, request: Any) -> None:
+        def serve(reply_to: int, request: Any, channel: str) -> None:
             self.served.append(request)
+            self.channels.append(channel)
             if answers:
                 self.network.reply(reply_to, request)
             else:
@@ -31,7 +33,7 @@ class Bench:
 
         self.serve = serve
         self.network.attach("b", serve)
-        self.network.attach("a", lambda reply_to, request: None)
+        self.network.attach("a", lambda reply_to, request, channel: None)
 
     def call(self, request: Any, channel: str = "one", timeout_us: int = SECOND) -> None:
         self.network.call("a", "b", channel, request, lambda answer: self.answers.append((request, answer)), timeout_us)
@@ -47,6 +49,7 @@ def test_a_connection_keeps_the_order_and_connections_overtake_each_other(seed: 
     for number in range(20):
         bench.call(number, "one" if number % 2 else "two")
     bench.run()
+    assert bench.channels == ["one" if number % 2 else "two" for number in bench.served]
     assert [number for number in bench.served if number % 2] == list(range(1, 20, 2))
     assert [number for number in bench.served if not number % 2] == list(range(0, 20, 2))
     assert bench.served != sorted(bench.served)

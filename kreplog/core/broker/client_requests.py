@@ -1,0 +1,51 @@
+"""Rules for requests of clients that hold before a core gets them, whatever listener they come by.
+
+A Produce that no client may send is refused as a whole: before its batches are inspected, and before it is passed on in
+parts. What depends on a partition is for the replication core to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+
+from kreplog.core.messages import (
+    CONSUMER,
+    FetchRequest,
+    ProduceRequest,
+    ProduceResponse,
+    TransactionalProduce,
+    refusal_of_produce,
+)
+from kreplog.core.replication.partition import Partition
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+TRANSACTION_ACKS = frozenset({-1})
+"""acks of a transaction's produce: a commit covers records that every in-sync replica has. Source: KIP-98."""
+
+_topic_of = attrgetter("partition.topic")
+
+
+def refused_produce(request: ProduceRequest) -> ProduceResponse | None:
+    """The response to a client's Produce that no core may get: one to a topic that coordinators alone write to, or of a
+    transaction without acks=all. None for all others. Source: Kafka, ReplicaManager.appendRecords."""
+    if not INTERNAL_TOPICS.isdisjoint(map(_topic_of, request.partitions)):
+        text = "it is an internal topic, which coordinators write"
+        return refusal_of_produce(request, ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    if isinstance(request, TransactionalProduce) and request.acks not in TRANSACTION_ACKS:
+        return refusal_of_produce(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs acks=all")
+    return None
+
+
+def is_forged(request: FetchRequest, internal: bool) -> bool:
+    """Whether a client fetches as if it were a follower, whose offsets advance the high watermark. internal: the
+    request came by the listener that only brokers use."""
+    return request.replica_id > CONSUMER and not internal
+
+
+def topic_names(topics: Iterable[tuple[str, str]], replicas: Mapping[TopicPartition, Partition]) -> dict[str, str]:
+    """Names by topic id, for fetches that have ids in place of names (KIP-516). topics: (topic id, name) of those in
+    the metadata. replicas: those open here, since followers fetch a new topic before the metadata have it."""
+    return {**dict(topics), **{replica.topic_id: partition.topic for partition, replica in replicas.items()}}
