@@ -94,7 +94,7 @@ def test_on_a_cluster(name: str, cluster: LocalCluster) -> None:
     assert lines_of(name, cluster.bootstrap(), topic) == ON_A_CLUSTER[name]
 
 
-@pytest.mark.slow
+@pytest.mark.long  # it starts Spark as the README does, whose blocks every run of the tests runs
 @pytest.mark.spark
 def test_with_spark(tmp_path: Path) -> None:
     assert lines_of("spark_batch", str(tmp_path)) == WITH_SPARK["spark_batch"]

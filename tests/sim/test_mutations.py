@@ -204,6 +204,7 @@ def test_a_mutation_is_found(name: str, runs: Runs, figure: Callable[[str], None
     assert unmutated.violations == (), f"seed {found} fails without the mutation as well"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", mutations.harmless())
 def test_a_harmless_mutation_costs_elections_only(name: str) -> None:
     cores = os.cpu_count() or 1
