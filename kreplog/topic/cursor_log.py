@@ -4,7 +4,8 @@
     data/__consumer_offsets.lock  held for the time of one commit
 
 Several processes commit in turn. The log and the lock file stay open between two commits of a process. The number of
-the writer session in the log's state file says whether another has written meanwhile, and it is opened again only then.
+the writer session in the log's state file says whether another has written meanwhile, and it is opened again only then,
+or where that file was deleted or replaced.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kreplog._native import log as segmented_log
 from kreplog._native import writable
 from kreplog._native.directory import TopicLock
 from kreplog._native.files import error_of
+from kreplog._native.state import STATE_NAME
 from kreplog.config import LogConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, OffsetAndMetadata, OffsetRecord, partition_of_group
 from kreplog.errors import LogLockedError, StorageError, UsageError
@@ -52,6 +54,34 @@ Committed = dict[int, CursorOffset]
 _cursor_logs: weakref.WeakSet[CursorLog] = weakref.WeakSet()
 
 
+class _Opened:
+    """A log with the number of its writer session, and the path of its state file."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self._session = segmented_log.session_number(log)
+        self._path = os.path.join(log.path, STATE_NAME)
+        self._file = self._file_at_path()
+
+    def _file_at_path(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise error_of("cannot look at", self._path, error) from error
+        return status.st_dev, status.st_ino
+
+    def is_at_path(self) -> bool:
+        """Whether the partition was neither deleted nor replaced: no other file has the inode while this one is open.
+        Raises StorageError."""
+        return self._file is not None and self._file_at_path() == self._file
+
+    def is_up_to_date(self) -> bool:
+        """Whether none but this has written."""
+        return segmented_log.session_number(self.log) == self._session and self.log.failed is None
+
+
 class CursorLog:
     """The committed offsets of all cursors of a folder. Thread-safe, and for several processes at once."""
 
@@ -59,8 +89,8 @@ class CursorLog:
         self._folder = folder
         self._path = os.path.join(folder, OFFSETS_TOPIC)
         self._mutex = threading.Lock()
-        self._partitions = 0
-        self._logs: dict[int, tuple[PartitionLog, int]] = {}
+        self._partitions = PARTITIONS  # until it is settled, before a log is opened
+        self._logs: dict[int, _Opened] = {}
         self._lock = TopicLock(folder, OFFSETS_TOPIC)
         _cursor_logs.add(self)
 
@@ -103,24 +133,24 @@ class CursorLog:
         failures: list[StorageError] = []
         with self._mutex:
             while self._logs:
-                number, (log, session) = self._logs.popitem()
+                number, opened = self._logs.popitem()
                 try:
                     with self._turn():
-                        self._close_log(number, log, session)
+                        self._close_log(number, opened)
                 except StorageError as error:
-                    writable.abandon(log)
+                    writable.abandon(opened.log)
                     if not isinstance(error, LogLockedError):  # a broker has the folder, and all that was committed
                         failures.append(error)
             self._lock.close()
         if failures:
             raise failures[0]
 
-    def _close_log(self, number: int, log: PartitionLog, session: int) -> None:
-        if segmented_log.session_number(log) != session or log.failed is not None:
-            writable.abandon(log)
+    def _close_log(self, number: int, opened: _Opened) -> None:
+        if not (opened.is_at_path() and opened.is_up_to_date()):
+            writable.abandon(opened.log)
             return
-        log.close()
-        offsets = segmented_log.closed_with(log)
+        opened.log.close()
+        offsets = segmented_log.closed_with(opened.log)
         if offsets is not None:
             update_checkpoints(self._folder, {TopicPartition(OFFSETS_TOPIC, number): offsets})
 
@@ -128,21 +158,29 @@ class CursorLog:
     def _locked(self, name: str) -> Iterator[PartitionLog]:
         """The log of a cursor, for this process alone."""
         with self._mutex:
-            if not self._partitions:
-                self._partitions = self._settled()
-            number = partition_of_group(name, self._partitions)
-            with self._turn():
-                yield self._log(number)
+            while True:
+                number = partition_of_group(name, self._partitions)
+                if number not in self._logs:
+                    self._partitions = self._settled()
+                    number = partition_of_group(name, self._partitions)
+                with self._turn():
+                    if (log := self._log(number)) is not None:
+                        yield log
+                        return
 
-    def _log(self, number: int) -> PartitionLog:
+    def _log(self, number: int) -> PartitionLog | None:
+        """None where the one that was open was deleted: of the topic that there is now it may be another's."""
         if number in self._logs:
-            log, session = self._logs[number]
-            if segmented_log.session_number(log) == session and log.failed is None:
-                return log
+            opened = self._logs[number]
+            is_at_path = opened.is_at_path()
+            if is_at_path and opened.is_up_to_date():
+                return opened.log
             del self._logs[number]
-            writable.abandon(log)
+            writable.abandon(opened.log)
+            if not is_at_path:
+                return None
         log = PartitionLog.open(f"{self._path}-{number}", CONFIG)
-        self._logs[number] = log, segmented_log.session_number(log)
+        self._logs[number] = _Opened(log)
         return log
 
     @contextmanager

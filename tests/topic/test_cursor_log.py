@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,7 +18,8 @@ from kreplog import Topic, errors
 from kreplog._native.directory import TopicLock, was_topic_released
 from kreplog.managed_log import OWNER_LOCK
 from kreplog.topic import cursor_log
-from kreplog.topic.cursor_log import Committed, CursorLog, CursorOffset
+from kreplog.topic.cursor_log import PARTITIONS, Committed, CursorLog, CursorOffset
+from kreplog.topic.folder import TopicFolder
 from tests.faults.forked import ends_by, result_of, start
 from tests.topic.test_processes import OTHER_USER, as_root, open_folder, refusal
 from tests.waiting import InThread
@@ -84,6 +86,8 @@ def replace(path: Path) -> None:
 def move_away(path: Path) -> None:
     path.rename(path.with_name("other"))
 
+
+Removal = Callable[[Path], None]
 
 WAYS = pytest.mark.parametrize("change", [os.unlink, replace, move_away])
 
@@ -371,6 +375,57 @@ def test_a_folder_that_is_gone(folder_path: Path, log: CursorLog) -> None:
         commit(log, 2)
     folder_path.with_name("elsewhere").rename(folder_path)
     commit(log, 3)
+
+
+def delete(directory: Path) -> None:
+    """All but the lock file."""
+    for path in directory.glob("__consumer_offsets*[!k]"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def put_aside(directory: Path) -> None:
+    aside = directory / "aside"
+    aside.mkdir()
+    for path in directory.glob("__consumer_offsets*[!k]"):
+        path.rename(aside / path.name)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("remove", [delete, put_aside])
+class TestADeletedTopic:
+    """Its files, which are open, are not taken for those of the one that is at their path."""
+
+    def test_is_made_again(self, folder_path: Path, log: CursorLog, remove: Removal, durable: bool) -> None:
+        remove(folder_path)
+        commit(log, 2, durable)
+        assert committed(folder_path) == {0: CursorOffset(2)}
+        assert len(list(folder_path.glob("__consumer_offsets-*"))) == PARTITIONS
+
+    def test_is_made_again_as_a_whole(self, folder_path: Path, log: CursorLog, remove: Removal, durable: bool) -> None:
+        """Not only the partition of the first commit, which was not open."""
+        remove(folder_path)
+        log.commit("b", "mails", {0: CursorOffset(1)}, durable)
+        assert len(list(folder_path.glob("__consumer_offsets-*"))) == PARTITIONS
+        commit(log, 2, durable)
+        assert committed(folder_path) == {0: CursorOffset(2)}
+
+    def test_that_another_has_made_again(
+        self, folder_path: Path, log: CursorLog, remove: Removal, durable: bool
+    ) -> None:
+        remove(folder_path)
+        TopicFolder(str(folder_path / "__consumer_offsets"), 3, cursor_log.CONFIG, False, 1).close()
+        assert log.read("a", "mails") == {} == committed(folder_path)
+        commit(log, 2, durable)
+        assert committed(folder_path) == {0: CursorOffset(2)}
+
+    def test_leaves_no_checkpoints(self, folder_path: Path, log: CursorLog, remove: Removal, durable: bool) -> None:
+        for offset in range(2, 10):
+            commit(log, offset, durable)
+        remove(folder_path)
+        for path in folder_path.glob("*-checkpoint"):
+            path.unlink()
+        log.close()
+        assert not any("__consumer_offsets" in path.read_text() for path in folder_path.glob("*-checkpoint"))
 
 
 def test_a_topic_closes_the_lock_of_its_cursors(path: Path) -> None:

@@ -249,9 +249,9 @@ class TestOwner:
         with topic.cursor("billing") as cursor:
             cursor.seek(0, 1)
             cursor.commit()
-            session = segmented_log.session_number(topic._cursor_log._logs[number][0])
+            session = segmented_log.session_number(topic._cursor_log._logs[number].log)
         assert ends_by(open_and_die)[0] == -9
-        assert segmented_log.session_number(topic._cursor_log._logs[number][0]) == session + 1
+        assert segmented_log.session_number(topic._cursor_log._logs[number].log) == session + 1
         with topic.cursor("billing") as cursor:
             assert cursor.positions == {0: 1, 1: 0}
             cursor.commit()
