@@ -18,14 +18,7 @@ from typing import Any, TypeVar
 from kreplog._native.any_wait import sleep_any
 from kreplog._native.waiting import checked_timeout
 from kreplog.core.work_queues import Delivery, QueuePartition, check_int
-from kreplog.errors import (
-    ArgumentTypeError,
-    DeliveryExpiredError,
-    KreplogError,
-    LogClosedError,
-    RecordDecodeError,
-    UsageError,
-)
+from kreplog.errors import ArgumentTypeError, DeliveryExpiredError, LogClosedError, RecordDecodeError, UsageError
 from kreplog.topic.cursor_log import LOCK_TIMEOUT_S
 from kreplog.topic.queue_member import RETRY_MS, DeliveredRecord, QueueMember, now_ms
 from kreplog.topic.topic_follow import POLL_INTERVAL_S, check_max_records
@@ -56,7 +49,7 @@ class _Ack:
     records: tuple[DeliveredRecord, ...]
     durable: bool
     ended: Future[None] = field(default_factory=Future)
-    error: KreplogError | None = None
+    error: Exception | None = None
 
 
 class WorkQueue(QueueMember):
@@ -265,7 +258,7 @@ class WorkQueue(QueueMember):
     def _complete_of(self, ack: _Ack) -> set[int]:
         try:
             numbers, ack.error = self._complete(ack.records)
-        except ArgumentTypeError as error:
+        except Exception as error:  # such as of a record whose fields were changed; others' acks go on
             ack.error = error
             return set()
         return numbers

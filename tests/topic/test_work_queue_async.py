@@ -320,6 +320,7 @@ class TestAcksOfTasksThatWait:
                 records = await queue.take_async(10)
                 await queue.nack_async(records[1])
                 wrong: Any = b"record"
+                no_number: Any = []
                 outcomes = await self.together(
                     queue,
                     [
@@ -329,6 +330,7 @@ class TestAcksOfTasksThatWait:
                         queue.ack_async(records[0]),
                         queue.ack_async(records[4]),
                         queue.ack_async(),
+                        queue.ack_async(records[3]._replace(partition=no_number)),
                     ],
                 )
                 assert [type(outcome) for outcome in outcomes] == [
@@ -338,6 +340,7 @@ class TestAcksOfTasksThatWait:
                     errors.DeliveryExpiredError,
                     type(None),
                     type(None),
+                    TypeError,
                 ]
                 assert outcomes[1].offset == records[1].offset and outcomes[3].offset == records[0].offset
                 left = queue.take(10, timeout=0)
