@@ -311,9 +311,20 @@ cdef bint reads_committed(object isolation) except -1:
 
 
 cdef AbortedFilter filter_of(LogView log, int64_t start, int64_t stop):
-    """What leaves out the records of aborted transactions; None if there are none between the two."""
-    found = log.aborted_between(start, stop)
-    return AbortedFilter(found) if found else None
+    """What leaves out the records of aborted transactions; None if there are none between the two. Raises as
+    `aborted_between`, and CorruptBatchError."""
+    cdef int64_t generation
+    cdef int _attempt
+    for _attempt in range(RETRIES):
+        generation = log.steady_generation()
+        found = log.aborted_between(start, stop)
+        log.refresh()
+        if generation == log.position.generation:  # else an index may have gone into one that was looked at before
+            return AbortedFilter(found) if found else None
+    raise CorruptBatchError(
+        f"{log.name}: the aborted transactions from offset {start} on cannot be found, the log keeps changing under "
+        "the reader", partition=log.name, offset=start, path=log.path,
+    )
 
 
 cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop, bint stable) except *:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from dataclasses import dataclass, field, replace
@@ -354,6 +355,34 @@ def test_compaction_moves_the_index_with_the_markers(tmp_path: Path) -> None:
     assert list(log.values(isolation="read_committed")) == [b"old"]
     assert len(decode(bytes(log.fetch(0, 1 << 20).data))) == 4
     log.close()
+
+
+def test_readers_find_the_index_that_a_compaction_moves_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked for in the segment that it moves to before it came there, and where it was after it had gone."""
+    path = tmp_path / "t-0"
+    with Log.open(path, LogConfig(cleanup_policy="compact")) as log:
+        for producer in range(3):
+            log.append_batches(sent(producer, 0, b"aborted"), transactional=True)
+            log.append_transaction_marker(producer, 0, committed=False, coordinator_epoch=0)
+            log.append(b"%d" % producer, key=b"%d" % producer)
+            log.roll()
+        with Log.open(path, read_only=True) as reader:
+            assert len(reader.segments) == 4
+            encoded = os.fsencode
+            second = f"{reader.segments[1].base_offset:020d}.txnindex"
+
+            def compacting(name: str) -> bytes:
+                if name.endswith(second):
+                    patch.undo()
+                    log.compact()
+                return encoded(name)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsencode", compacting)
+                assert list(reader.values(isolation="read_committed")) == [b"0", b"1", b"2"]
+            assert len(log.segments) == 2
 
 
 def test_kip_890_a_transaction_begins_only_where_its_coordinator_has_confirmed_it(tmp_path: Path) -> None:
