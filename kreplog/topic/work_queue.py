@@ -44,7 +44,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Ack:
-    """A task waits until it has ended. error: of its own records."""
+    """An `ack_async`, whose task waits until it has ended. error: what is raised because of its own records."""
 
     records: tuple[DeliveredRecord, ...]
     durable: bool
@@ -227,19 +227,27 @@ class WorkQueue(QueueMember):
             raise expired
 
     async def ack_async(self, *records: DeliveredRecord, durable: bool = False) -> None:
-        """`ack` for asyncio, in a thread of the event loop's executor. The acks for which tasks wait at the same time
-        are one commit, durable if one of them is to be; its error is raised in each. Cancelled, the records are done
-        or not."""
+        """`ack` for asyncio, in a thread of the event loop's executor; raises what `ack` does. The acks for which tasks
+        wait at the same time are one commit, durable if one of them is to be; its error is raised in each. Cancelled,
+        the records are done or not."""
         loop = asyncio.get_running_loop()
         ack = _Ack(records, durable)
         with self._acks_mutex:
             if loop not in self._acks:
-                _in_thread(self._ack_together, loop)
+                _in_thread(self._ack_together, loop).add_done_callback(partial(self._cancel_acks, loop))
                 self._acks[loop] = []
             self._acks[loop].append(ack)
         await asyncio.wrap_future(ack.ended)
 
+    def _cancel_acks(self, loop: asyncio.AbstractEventLoop, commit: asyncio.Future[None]) -> None:
+        """Where the executor was shut down before the commit began: no thread will end these acks."""
+        if commit.cancelled():
+            with self._acks_mutex:
+                for ack in self._acks.pop(loop, ()):
+                    ack.ended.cancel()
+
     def _ack_together(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Commit the acks of an event loop for which tasks wait by now."""
         with self._changed:
             with self._acks_mutex:  # others wait for the next commit from here on
                 acks = [ack for ack in self._acks.pop(loop) if ack.ended.set_running_or_notify_cancel()]

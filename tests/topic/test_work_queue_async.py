@@ -426,6 +426,27 @@ class TestAcksOfTasksThatWait:
             asyncio.run(queue.ack_async(record))
             assert queue.committed[record.partition] == 1
 
+    def test_that_an_executor_has_dropped_are_cancelled(self, topic: Topic) -> None:
+        """As it does where it is shut down with `cancel_futures`: a task would wait for ever."""
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(executor := ThreadPoolExecutor(1))
+            executor.submit(going_on.wait, 30)
+            tasks = [asyncio.create_task(queue.ack_async(record)) for record in records]
+            await until(lambda: sum(map(len, queue._acks.values())) == len(tasks))
+            executor.shutdown(wait=False, cancel_futures=True)
+            await until(lambda: all(task.done() for task in tasks))
+            assert all(task.cancelled() for task in tasks) and not queue._acks
+            going_on.set()
+
+        going_on = threading.Event()
+        with topic.work_queue("a") as queue:
+            records = queue.take(10)
+            asyncio.run(main())
+            asyncio.run(queue.ack_async(*records))
+            assert queue.committed == {0: 5, 1: 5}
+
     def test_of_a_forked_child(self, topic: Topic) -> None:
         """It has none of its parent's that wait."""
 

@@ -307,7 +307,7 @@ class Api:
                 is_answered: bool = end.value
                 return is_answered
             if isinstance(wait, Until):
-                holds = _holds(wait) or await self._host.topics.until(partial(_holds, wait), wait.max_ms / 1000)
+                holds = await self._host.topics.until(partial(_holds, wait), wait.max_ms / 1000)
             else:
                 holds = None
                 await self._stored.refresh()
@@ -395,7 +395,7 @@ class Api:
         unknown_ids = []
 
         def name_of(topic_id: str) -> str | None:
-            name = topics.names.get(topic_id)
+            name = topics.name_of(topic_id)
             if name is None:
                 unknown_ids.append(topic_id)
             return name

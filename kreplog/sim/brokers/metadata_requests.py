@@ -14,6 +14,7 @@ store read early    the store is read again while what was read is fresh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -153,13 +154,13 @@ class VirtualMetadataRequests:
             self._continue(request)
 
 
+@dataclass(eq=False, slots=True)
 class _Request:
     """A request that waits. arrived_ms: virtual time."""
 
-    def __init__(self, reply_to: int, waits: Waits, arrived_ms: int) -> None:
-        self.reply_to = reply_to
-        self.waits = waits
-        self.arrived_ms = arrived_ms
+    reply_to: int
+    waits: Waits
+    arrived_ms: int
 
 
 class _Checker:

@@ -41,6 +41,7 @@ The guarantees, and when they are checked:
     lost                all records acknowledged under acks=all are in the log                          at the end
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
+    of dynamic configs, of Metadata                             config_checker.py, ../brokers/metadata_requests.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
@@ -91,7 +92,7 @@ from kreplog.sim.history import (
 )
 from kreplog.sim.machines.disk import DiskLog, Disks, Loss
 from kreplog.sim.machines.partition_model import Lost, PartitionModel, describe
-from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
 
 _DELETION = "its deletion was requested"
 
@@ -333,10 +334,6 @@ class Checkers:
                 text = f"broker {broker} has {describe(fact)} at offset {record.offset}, where another is committed"
                 self.violate("lacks committed", text, model, record.offset)
 
-    @staticmethod
-    def _epoch_of(model: PartitionModel) -> int:
-        return -1 if model.state is None else model.state.leader_epoch
-
     # The store
 
     def store(self, dump: Mapping[str, Node]) -> None:
@@ -412,8 +409,7 @@ class Checkers:
             if state.leader not in (NO_LEADER, *before.isr, *before.elr):
                 self._unclean(model, state.leader, state.leader_epoch)
             else:
-                # A leader adds followers. A controller may elect a replica that was eligible in its view: epochs fence
-                # it.
+                # A leader adds followers. A controller may elect one that was eligible in its view: epochs fence it.
                 by_leader = state.leader_epoch == before.leader_epoch
                 known = before.isr if by_leader else (*before.isr, *before.elr)
                 self._joined(model, [broker for broker in state.isr if broker not in known])
@@ -699,5 +695,6 @@ class Checkers:
         registration = self._registrations.get(event.broker, -1)
         held = model.lost.get(event.broker)
         end = event.end if held is None else max(event.end, held.end)
-        model.lost[event.broker] = Lost(event.start, end, registration, self._epoch_of(model))
+        epoch = NO_EPOCH if model.state is None else model.state.leader_epoch
+        model.lost[event.broker] = Lost(event.start, end, registration, epoch)
         self._check_members(model)
