@@ -307,7 +307,7 @@ class Api:
                 is_answered: bool = end.value
                 return is_answered
             if isinstance(wait, Until):
-                holds = await self._host.topics.until(partial(_holds, wait), wait.max_ms / 1000)
+                holds = _holds(wait) or await self._host.topics.until(partial(_holds, wait), wait.max_ms / 1000)
             else:
                 holds = None
                 await self._stored.refresh()
