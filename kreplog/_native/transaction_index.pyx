@@ -126,29 +126,31 @@ cdef bint replace_aborted(Segment segment, int64_t offset, bytes entries) except
     Where the file has them it is left alone, and else replaced as a whole: a reader may look at it at any moment."""
     cdef FileHandle file = open_index(segment, O_RDONLY)
     cdef int64_t before = 0
-    cdef bytes found = b""
+    cdef bint same = not entries
     if file is not None:
         try:
             before = first_ending_at(file, offset)
         except CorruptCheckpointError:
             if offset > segment.base_offset:
                 raise
-        found = read_from(file, before * ENTRY_SIZE)
-    if found != entries and (before or entries):
-        write_whole(aborted_path(segment), (read_from(file, 0)[:before * ENTRY_SIZE] if before else b"") + entries)
-    elif found != entries:
+        same = (
+            file.size() - before * ENTRY_SIZE == len(entries)
+            and read_piece(file, before * ENTRY_SIZE, len(entries)) == entries
+        )
+    if not same and (before or entries):
+        write_whole(aborted_path(segment), read_piece(file, 0, before * ENTRY_SIZE) + entries)
+    elif not same:
         remove(aborted_path(segment))
     segment.aborted_count = before + len(entries) // ENTRY_SIZE
     segment.aborted_unsynced = segment.aborted_count > 0
-    return bool(found != entries)
+    return not same
 
 
-cdef bytes read_from(FileHandle file, int64_t at):
-    cdef bytearray data = bytearray(max(file.size() - at, 0))
+cdef bytes read_piece(FileHandle file, int64_t at, Py_ssize_t length):
+    """As much of it as the file has."""
+    cdef bytearray data = bytearray(length)
     cdef uint8_t[::1] view = data
-    if not data:
-        return b""
-    return bytes(data[:file.read_at(&view[0], len(data), at)])
+    return bytes(data[:file.read_at(&view[0], length, at)]) if length else b""
 
 
 cdef bint collect_aborted(Segment segment, int64_t start, int64_t stop, list found) except -1:

@@ -191,8 +191,8 @@ cdef class LogView:
         return 0
 
     cdef int64_t steady_generation(self) except -1:
-        """The generation, once no file is being cut. Of a writer that has died cutting it stays odd, as where the
-        system does not show that, after two seconds without a change."""
+        """The generation, once no file is being cut. It stays odd where the writer died while cutting; where the system
+        does not show locks, after two seconds without a change."""
         cdef int64_t generation
         cdef int waited = 0
         cdef Session session

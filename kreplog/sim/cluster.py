@@ -7,7 +7,7 @@ and determines when the cluster has come to rest.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -337,72 +337,60 @@ class Cluster:
 
     def _start_clients(self) -> None:
         ids = self.producer_ids
-        brokers = list(self.machines)
         for kind, number in (("producer", self.plan.producers), ("consumer", self.plan.consumers)):
             for index in range(1, number + 1):
-                name = f"{kind}-{index}"
-                random = Random(f"{self.plan.seed}-{name}")
-                drawn = workload.draw(random, kind)
+                context = self._client_context(f"{kind}-{index}", kind)
+                drawn = context.settings
                 # Few records, and fetches large enough to read them all: a seed tests the faults between them.
                 settings = replace(drawn, pause_ms=6 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 300))
-                shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
-                client = (
-                    workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
-                )
-                self.trace.note(name, f"starts with {settings}")
-                self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
-                self.clients[name].start()
+                context = replace(context, settings=settings)
+                client = workload.producer(context, ids) if kind == "producer" else workload.consumer(context)
+                self._start_client(context, client)
+        partitions = {topic.name: topic.partitions for topic in self.plan.topics}
         for index in range(1, self.plan.members + 1):
-            self._start_member(f"member-{index}", brokers)
+            context = self._client_context(f"member-{index}")
+            member = group_client.member(context, group_client.GroupTopic(partitions[OFFSETS_TOPIC]))
+            self._start_client(context, member)
         if self.plan.writers:
-            self._start_transactions(brokers, ids)
-        for name, run in (("session-consumer", session_consumer), ("intruder", intruder)) if self.plan.misused else ():
-            random = Random(f"{self.plan.seed}-{name}")
-            settings = workload.draw(random, "consumer")
-            shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
-            self._start_client(name, settings, run(name, *shared))
+            self._start_transactions(partitions, ids)
+        for name, client_of in (
+            (("session-consumer", session_consumer), ("intruder", intruder)) if self.plan.misused else ()
+        ):
+            context = self._client_context(name)
+            self._start_client(context, client_of(context))
         for topic in WANTED if self.plan.creates_topics else ():
-            random = Random(f"{self.plan.seed}-{topic}")
-            settings = workload.draw(random, "consumer")
-            self._start_client(topic, settings, topic_user(topic, settings, random, brokers, self._switch))
+            context = self._client_context(topic)
+            self._start_client(context, topic_user(context))
 
-    def _start_transactions(self, brokers: list[int], ids: Iterator[int]) -> None:
+    def _start_transactions(self, partitions: Mapping[str, int], ids: Iterator[int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""
-        count_of = {topic.name: topic.partitions for topic in self.plan.topics}
         topics = transaction_client.TransactionTopics(
-            count_of[TRANSACTED_TOPIC], count_of[OFFSETS_TOPIC], count_of[TRANSACTIONS_TOPIC]
+            partitions[TRANSACTED_TOPIC], partitions[OFFSETS_TOPIC], partitions[TRANSACTIONS_TOPIC]
         )
         writers = []
         for index in range(self.plan.writers):
-            name = f"transactional-{index + 1}"
-            random = Random(f"{self.plan.seed}-{name}")
-            settings = replace(workload.draw(random, "consumer"), pause_ms=600)
-            shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
+            context = self._client_context(f"transactional-{index + 1}")
+            context = replace(context, settings=replace(context.settings, pause_ms=600))
             transactional_id = transaction_client.COPIER if index < 2 else "writer"
             writer = transaction_client.TransactionalProcess(
-                name, transactional_id, topics, ids, *shared, misuses=self.plan.misused
+                context, transactional_id, topics, ids, misuses=self.plan.misused
             )
             writers.append(writer)
-            self._start_client(name, settings, writer.run())
-        random = Random(f"{self.plan.seed}-stable-reader")
-        settings = workload.draw(random, "consumer")
-        shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
-        reader = transaction_client.stable_reader("stable-reader", topics, *shared, writers)
-        self._start_client("stable-reader", settings, reader)
+            self._start_client(context, writer.run())
+        context = self._client_context("stable-reader")
+        self._start_client(context, transaction_client.stable_reader(context, topics, writers))
 
-    def _start_member(self, name: str, brokers: list[int]) -> None:
+    def _client_context(self, name: str, kind: str = "consumer") -> workload.ClientContext:
+        """Of the client of that name, with the settings that its own random numbers draw for a client of that kind."""
         random = Random(f"{self.plan.seed}-{name}")
-        settings = workload.draw(random, "consumer")
-        partitions = next(topic.partitions for topic in self.plan.topics if topic.name == OFFSETS_TOPIC)
-        topic = group_client.GroupTopic(partitions)
-        self._start_client(
-            name, settings, group_client.member(name, topic, settings, self.history, random, brokers, self._switch)
-        )
+        settings = workload.draw(random, kind)
+        brokers = list(self.machines)
+        return workload.ClientContext(name, settings, self.history, self.disks.codec, random, brokers, self._switch)
 
-    def _start_client(self, name: str, settings: workload.Settings, client: workload.Client) -> None:
-        self.trace.note(name, f"starts with {settings}")
-        self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
-        self.clients[name].start()
+    def _start_client(self, context: workload.ClientContext, client: workload.Client) -> None:
+        self.trace.note(context.name, f"starts with {context.settings}")
+        self.clients[context.name] = workload.ClientRunner(client, NetworkPort(self, context.name))
+        self.clients[context.name].start()
 
     def stop_clients(self) -> None:
         """Signal the clients to finish."""

@@ -11,17 +11,16 @@ created too often   a broker creates a topic less than RETRY_MS after its last a
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
-from kreplog.sim.clients.workload import Call, Client, Settings, Sleep, Switch
+from kreplog.sim.clients.workload import Call, Client, ClientContext, Sleep
 from kreplog.types import NO_LEADER
 
 if TYPE_CHECKING:
@@ -127,12 +126,13 @@ class VirtualAutomaticTopics:
         self._create_next()
 
 
-def topic_user(topic: str, settings: Settings, random: Random, brokers: Sequence[int], switch: Switch) -> Client:
-    """Request the metadata of a topic until it has a leader, also once `switch` is off."""
+def topic_user(context: ClientContext) -> Client:
+    """Request the metadata of the topic of the client's name until it has a leader, also once the switch is off."""
+    settings, random = context.settings, context.random
     error = ErrorCode.LEADER_NOT_AVAILABLE
-    while error is not ErrorCode.NONE or not switch.off:
-        for name, allowed in (*random.sample(NOT_WANTED, 1), (topic, True)):
+    while error is not ErrorCode.NONE or not context.switch.off:
+        for name, allowed in (*random.sample(NOT_WANTED, 1), (context.name, True)):
             request = TopicMetadataRequest(name, allowed)
-            (response,) = yield Call(random.choice(brokers), (request,), settings.request_ms)
+            (response,) = yield Call(random.choice(context.brokers), (request,), settings.request_ms)
             error = ErrorCode.REQUEST_TIMED_OUT if response is None else response
         yield Sleep(settings.backoff_ms)

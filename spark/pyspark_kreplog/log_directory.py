@@ -94,7 +94,7 @@ def await_end_offset(log: CommittedLog, offset: int, isolation_level: str) -> in
     for pause_s in _END_OFFSET_PAUSES_S:
         if end_offset(log, isolation_level) >= offset:
             break
-        sleep(pause_s)
+        sleep(pause_s)  # nothing wakes a reader of the files when the new leader's high watermark has caught up
     return end_offset(log, isolation_level)
 
 

@@ -324,7 +324,9 @@ def test_forked_child_must_not_write(tmp_path: Path) -> None:
         assert list(log.values()) == [b"parent", b"again"]
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="/proc/self/fd shows which files are open")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/fd"), reason="needs Linux, whose /proc/self/fd shows which files are open"
+)
 def test_a_closed_log_can_be_opened_while_a_child_has_yet_to_run_its_program(tmp_path: Path) -> None:
     """Between fork and exec a child of any other thread has all our files open, and so has a share in their locks."""
     path = tmp_path / "flights-0"

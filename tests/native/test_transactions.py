@@ -287,6 +287,21 @@ def test_the_index_is_replaced_where_a_loss_of_power_has_left_an_older_one(tmp_p
         log.close()
 
 
+def test_an_index_that_damage_made_huge_is_replaced(tmp_path: Path) -> None:
+    """Without being read as a whole."""
+    path = tmp_path / "t-0"
+    log = Log.open(path)
+    log.append_batches(sent(1, 0, b"a"), transactional=True)
+    log.append_transaction_marker(1, 0, committed=False, coordinator_epoch=0)
+    writable.abandon(log)
+    (name,) = path.glob("*.txnindex")
+    sound = name.read_bytes()
+    os.truncate(name, 1 << 40)
+    Log.open(path).close()
+    assert name.stat().st_size == len(sound)
+    assert name.read_bytes() == sound
+
+
 def test_a_reader_finds_the_index_of_a_segment_that_it_has_not_listed_yet(tmp_path: Path) -> None:
     with Log.open(tmp_path / "t-0") as log:
         log.append(b"a")

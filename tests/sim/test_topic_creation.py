@@ -9,7 +9,9 @@ import pytest
 from kreplog.core.controller.automatic_creation import RETRY_MS
 from kreplog.errors import ErrorCode
 from kreplog.sim import simulate
-from kreplog.sim.clients.workload import Call, Settings, Sleep, Switch
+from kreplog.sim.clients.workload import Call, ClientContext, Settings, Sleep, Switch
+from kreplog.sim.history import History
+from kreplog.sim.machines.records import ModelCodec
 from kreplog.sim.simulate import Options
 from kreplog.sim.topic_creation import NOT_WANTED, WANTED, AutomaticCreationChecker, TopicMetadataRequest, topic_user
 
@@ -45,7 +47,8 @@ def test_a_topic_that_nobody_wants_is_found(name: str) -> None:
 def test_a_client_goes_on_until_its_topic_has_a_leader() -> None:
     switch = Switch()
     switch.off = True
-    client = topic_user(WANTED_TOPIC, Settings(), Random(1), (1, 2), switch)
+    history = History(lambda: 0)
+    client = topic_user(ClientContext(WANTED_TOPIC, Settings(), history, ModelCodec(), Random(1), (1, 2), switch))
     requests: list[TopicMetadataRequest] = []
     answers = iter((ErrorCode.LEADER_NOT_AVAILABLE, None, ErrorCode.NONE))
     effect = next(client)

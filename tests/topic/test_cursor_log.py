@@ -8,7 +8,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,28 @@ def log(folder_path: Path) -> Iterator[CursorLog]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits do not wait for a lock."""
     monkeypatch.setattr(cursor_log, "LOCK_TIMEOUT_S", 0.0)
+
+
+@contextmanager
+def child_in(context: Callable[[], AbstractContextManager[object]]) -> Iterator[int]:
+    """A child that is in that context until this one ends; its process id."""
+    reading, writing = os.pipe()
+
+    def stay(pipe: int) -> None:
+        os.close(writing)
+        with context():
+            os.write(pipe, b"in")
+            os.read(reading, 1)
+
+    pid, pipe = start(stay)
+    try:
+        assert os.read(pipe, 2) == b"in"
+        yield pid
+    finally:
+        os.close(writing)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(pipe)
 
 
 def commit(log: CursorLog, offset: int, durable: bool = False) -> None:
@@ -92,7 +114,9 @@ Removal = Callable[[Path], None]
 WAYS = pytest.mark.parametrize("change", [os.unlink, replace, move_away])
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="/proc/self/fd shows which files are open")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/fd"), reason="needs Linux, whose /proc/self/fd shows which files are open"
+)
 class TestOpenFiles:
     def test_one_of_the_lock_until_the_log_is_closed(self, folder_path: Path, log: CursorLog) -> None:
         for offset in range(2, 20):
@@ -217,24 +241,8 @@ class TestExcluded:
         assert log.read("a", "mails") == {0: CursorOffset(2)}
 
     def test_a_parent_by_its_child(self, log: CursorLog, hasty: None) -> None:
-        reading, writing = os.pipe()
-
-        def hold(pipe: int) -> None:
-            os.close(writing)
-            with log._turn():
-                os.write(pipe, b"held")
-                os.read(reading, 1)
-
-        pid, pipe = start(hold)
-        try:
-            assert os.read(pipe, 4) == b"held"
-            with pytest.raises(errors.LogLockedError, match=f"process {pid};"):
-                commit(log, 2)
-        finally:
-            os.close(writing)
-            os.waitpid(pid, 0)
-            os.close(reading)
-            os.close(pipe)
+        with child_in(log._turn) as pid, pytest.raises(errors.LogLockedError, match=f"process {pid};"):
+            commit(log, 2)
         commit(log, 2)
 
     def test_two_logs_of_a_process(self, folder_path: Path, log: CursorLog, hasty: None) -> None:
@@ -284,14 +292,12 @@ class TestExcluded:
         self, folder_path: Path, log: CursorLog, hasty: None
     ) -> None:
         (folder_path / "meta.properties").write_text("version=1\ncluster.id=abc\n")
-        reading, writing = os.pipe()
 
-        def broker(pipe: int) -> None:
-            os.close(writing)
+        @contextmanager
+        def broker() -> Iterator[None]:
             with open(folder_path / ".lock", "w") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.write(pipe, b"runs")
-                os.read(reading, 1)
+                yield
 
         def broker_starts() -> bool:
             with open(folder_path / ".lock", "r+") as file:
@@ -301,18 +307,11 @@ class TestExcluded:
                     return False
                 return True
 
-        pid, pipe = start(broker)
-        try:
-            assert os.read(pipe, 4) == b"runs"
+        with child_in(broker):
             with pytest.raises(errors.LogLockedError, match="a Kafka broker holds"):
                 commit(log, 2)
             with open(lock_file(folder_path)) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(writing)
-            os.waitpid(pid, 0)
-            os.close(reading)
-            os.close(pipe)
         commit(log, 2)
         with log._turn():
             assert not result_of(broker_starts)

@@ -307,7 +307,7 @@ class TestAcksOfTasksThatWait:
         topic.append(b"more", partition=0)
         (record,) = await queue.take_async(timeout=30)
         task = asyncio.create_task(queue.ack_async(record))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # one turn of the event loop, so that the ack waits for its commit when it is cancelled
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from random import Random
 from typing import Any
 
 from kreplog.core.group_messages import (
@@ -30,8 +29,15 @@ from kreplog.core.group_messages import (
     partition_of_group,
 )
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.workload import Call, Client, ClientEffect, ClientMetadata, Settings, Sleep, Switch
-from kreplog.sim.history import GroupAssigned, History, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
+from kreplog.sim.clients.workload import (
+    Call,
+    Client,
+    ClientContext,
+    ClientEffect,
+    ClientMetadata,
+    Sleep,
+)
+from kreplog.sim.history import GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
 from kreplog.types import NO_LEADER, TopicPartition
 
 GROUP = "group"
@@ -65,39 +71,22 @@ class GroupTopic:
         return TopicPartition(OFFSETS_TOPIC, partition_of_group(GROUP, self.partitions))
 
 
-def member(
-    name: str,
-    topic: GroupTopic,
-    settings: Settings,
-    history: History,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-) -> Client:
-    """A member until `switch` is off. Every second one is static."""
-    yield from _Member(name, topic, settings, history, random, brokers, switch).run()
+def member(context: ClientContext, topic: GroupTopic) -> Client:
+    """A member until the switch is off. Every second one is static."""
+    yield from _Member(context, topic).run()
 
 
 class _Member:
-    def __init__(
-        self,
-        name: str,
-        topic: GroupTopic,
-        settings: Settings,
-        history: History,
-        random: Random,
-        brokers: Sequence[int],
-        switch: Switch,
-    ) -> None:
-        self._name = name
+    def __init__(self, context: ClientContext, topic: GroupTopic) -> None:
+        self._name = context.name
         self._home = topic.home()
         self._numbers = range(topic.partitions)
-        self._settings = settings
-        self._history = history
-        self._random = random
-        self._switch = switch
-        self._metadata = ClientMetadata(name, history, random, settings, brokers, internal=True)
-        self._instance = name if random.random() < 0.4 else None
+        self._settings = context.settings
+        self._history = context.history
+        self._random = context.random
+        self._switch = context.switch
+        self._metadata = ClientMetadata(context, internal=True)
+        self._instance = context.name if context.random.random() < 0.4 else None
         self._member_id = ""
         self._former: tuple[int, str] | None = None
         self._joined: dict[str, int] = {}

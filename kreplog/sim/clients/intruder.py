@@ -7,9 +7,7 @@ member would get them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
-from random import Random
 
 from kreplog.core.group_messages import OFFSETS_TOPIC, OffsetAndMetadata, OffsetRecord
 from kreplog.core.messages import (
@@ -24,26 +22,17 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.group_client import GROUP
-from kreplog.sim.clients.workload import Call, Client, ClientMetadata, Settings, Sleep, Switch
-from kreplog.sim.history import History
+from kreplog.sim.clients.workload import Call, Client, ClientContext, ClientMetadata, Sleep
 from kreplog.sim.machines.group_log_records import encode_group_record
-from kreplog.sim.machines.records import RecordCodec
 from kreplog.types import NO_LEADER
 
 
-def intruder(
-    name: str,
-    settings: Settings,
-    history: History,
-    codec: RecordCodec,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-) -> Client:
-    """Intrude in random partitions until `switch` is off."""
-    metadata = ClientMetadata(name, history, random, settings, brokers, internal=True)
+def intruder(context: ClientContext) -> Client:
+    """Send forged requests to the leaders of all partitions until the switch is off."""
+    name, settings, history = context.name, context.settings, context.history
+    metadata = ClientMetadata(context, internal=True)
     texts = count(1)
-    while not switch.off:
+    while not context.switch.off:
         yield from metadata.refresh()
         for partition, state in sorted(metadata.partitions.items()):
             if state.state.leader == NO_LEADER:
@@ -51,11 +40,11 @@ def intruder(
             if partition.topic == OFFSETS_TOPIC:
                 value = OffsetAndMetadata(0, metadata=f"{name}:{next(texts)}", commit_ms=history.now_ms())
                 record = encode_group_record(OffsetRecord(GROUP, partition, value))
-                batch = ProducePartition(partition, codec.encode(-1, -1, -1, [record], history.now_ms()))
+                batch = ProducePartition(partition, context.codec.encode(-1, -1, -1, [record], history.now_ms()))
                 request = ProduceRequest(-1, settings.request_ms, (batch,))
                 yield Call(state.state.leader, (request,), settings.request_ms)
             yield from _fetch_as_followers(metadata, state)
-        yield Sleep(random.randint(1, settings.pause_ms))
+        yield Sleep(context.random.randint(1, settings.pause_ms))
 
 
 def _fetch_as_followers(metadata: ClientMetadata, state: PartitionState) -> Client:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, FetchResponse, PartitionState
@@ -20,15 +19,13 @@ from kreplog.errors import ErrorCode
 from kreplog.sim.clients.workload import (
     Call,
     Client,
+    ClientContext,
     ClientEffect,
     ClientMetadata,
     PartitionReader,
-    Settings,
     Sleep,
-    Switch,
 )
-from kreplog.sim.history import History, UnrequestedPartition
-from kreplog.sim.machines.records import RecordCodec
+from kreplog.sim.history import UnrequestedPartition
 from kreplog.types import NO_EPOCH, NO_LEADER
 
 Key = tuple[str, int]
@@ -60,25 +57,17 @@ class _ClientSession:
         self.id, self.epoch, self.held = session_id, INITIAL_EPOCH, {}
 
 
-def session_consumer(
-    name: str,
-    settings: Settings,
-    history: History,
-    codec: RecordCodec,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-) -> Client:
-    """Read all partitions, those of each leader at once, until `switch` is off and all records committed by then have
+def session_consumer(context: ClientContext) -> Client:
+    """Read all partitions, those of each leader at once, until the switch is off and all records committed by then have
     been read."""
-    yield from _SessionConsumer(ClientMetadata(name, history, random, settings, brokers), codec, switch).run()
+    yield from _SessionConsumer(context).run()
 
 
 class _SessionConsumer:
-    def __init__(self, metadata: ClientMetadata, codec: RecordCodec, switch: Switch) -> None:
-        self._view = metadata
-        self._codec = codec
-        self._switch = switch
+    def __init__(self, context: ClientContext) -> None:
+        self._view = ClientMetadata(context)
+        self._codec = context.codec
+        self._switch = context.switch
         self._readers: dict[Key, PartitionReader] = {}
         self._caught_up: set[Key] = set()
         self._sessions: dict[int, _ClientSession] = {}

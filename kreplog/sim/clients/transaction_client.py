@@ -43,10 +43,17 @@ from kreplog.core.transaction_messages import (
     partition_of_transaction,
 )
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.workload import RETRIABLE, Call, Client, ClientEffect, ClientMetadata, Settings, Sleep, Switch
+from kreplog.sim.clients.workload import (
+    RETRIABLE,
+    Call,
+    Client,
+    ClientContext,
+    ClientEffect,
+    ClientMetadata,
+    Sleep,
+)
 from kreplog.sim.faults import MANY_TRANSACTED, TRANSACTED_TOPIC
 from kreplog.sim.history import (
-    History,
     ProducerBegun,
     StableEnd,
     StableRead,
@@ -96,37 +103,31 @@ class TransactionalProcess:
 
     def __init__(
         self,
-        name: str,
+        context: ClientContext,
         transactional_id: str,
         topics: TransactionTopics,
         ids: Iterator[int],
-        settings: Settings,
-        history: History,
-        codec: RecordCodec,
-        random: Random,
-        brokers: Sequence[int],
-        switch: Switch,
         *,
         misuses: bool = False,
     ) -> None:
         self.done = False
         self._misuses = misuses
-        self._name = name
+        self._name = context.name
         self._id = transactional_id
         self._topics = topics
         self._home = topics.home_of(transactional_id)
         self._ids = ids
-        self._settings = settings
-        self._history = history
-        self._codec = codec
-        self._random = random
-        self._switch = switch
-        self._metadata = ClientMetadata(name, history, random, settings, brokers, internal=True)
+        self._settings = context.settings
+        self._history = context.history
+        self._codec = context.codec
+        self._random = context.random
+        self._switch = context.switch
+        self._metadata = ClientMetadata(context, internal=True)
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
         self._unsure = False
-        self._choices = Random(f"{name} of {random.getrandbits(32)}")
+        self._choices = Random(f"{context.name} of {context.random.getrandbits(32)}")
         self._is_second = self._choices.random() < 0.5
 
     def run(self) -> Client:
@@ -317,30 +318,20 @@ def _partition_errors(response: Any) -> Sequence[ErrorCode]:
     return [error for _, error in response.partitions]
 
 
-def stable_reader(
-    name: str,
-    topics: TransactionTopics,
-    settings: Settings,
-    history: History,
-    codec: RecordCodec,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-    writers: Sequence[TransactionalProcess],
-) -> Client:
-    """Read the committed transactions of all partitions, until `switch` is off, the writers are done, and nothing is
+def stable_reader(context: ClientContext, topics: TransactionTopics, writers: Sequence[TransactionalProcess]) -> Client:
+    """Read the committed transactions of all partitions, until the switch is off, the writers are done, and nothing is
     left undecided."""
-    metadata = ClientMetadata(name, history, random, settings, brokers, internal=True)
-    readers = [_StableReader(metadata, codec, partition) for partition in topics.partitions]
+    metadata = ClientMetadata(context, internal=True)
+    readers = [_StableReader(metadata, context.codec, partition) for partition in topics.partitions]
     while True:
         yield from metadata.refresh()
-        last = switch.off and all(writer.done for writer in writers)
+        last = context.switch.off and all(writer.done for writer in writers)
         finished = True
         for reader in readers:
             finished = (yield from reader.poll()) and finished
         if last and finished:
             return
-        yield Sleep(random.randint(1, settings.pause_ms))
+        yield Sleep(context.random.randint(1, context.settings.pause_ms))
 
 
 class _StableReader:

@@ -206,26 +206,30 @@ class Switch:
         self.off = False
 
 
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """What a client works with. brokers: ids of those to request metadata of at first."""
+
+    name: str
+    settings: Settings
+    history: History
+    codec: RecordCodec
+    random: Random
+    brokers: Sequence[int]
+    switch: Switch
+
+
 class ClientMetadata:
     """A client's metadata: the newest known state of each partition. internal: also of internal topics. registered: the
     brokers that are, by id."""
 
-    def __init__(
-        self,
-        name: str,
-        history: History,
-        random: Random,
-        settings: Settings,
-        brokers: Sequence[int],
-        *,
-        internal: bool = False,
-    ) -> None:
+    def __init__(self, context: ClientContext, *, internal: bool = False) -> None:
         self._internal = internal
-        self.name = name
-        self.history = history
-        self.random = random
-        self.settings = settings
-        self.brokers = list(brokers)
+        self.name = context.name
+        self.history = context.history
+        self.random = context.random
+        self.settings = context.settings
+        self.brokers = list(context.brokers)
         self.registered: Mapping[int, BrokerRegistration] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._newest: dict[tuple[TopicPartition, str], PartitionState] = {}
@@ -272,21 +276,13 @@ class _ProducerSession:
     sequence: int = 0
 
 
-def producer(
-    name: str,
-    ids: Iterator[int],
-    settings: Settings,
-    history: History,
-    codec: RecordCodec,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-) -> Client:
-    """Write to random partitions until `switch` is off. ids: unused producer ids. brokers: to request metadata of."""
-    metadata = ClientMetadata(name, history, random, settings, brokers)
+def producer(context: ClientContext, ids: Iterator[int]) -> Client:
+    """Write to random partitions until the switch is off. ids: unused producer ids."""
+    random, switch = context.random, context.switch
+    metadata = ClientMetadata(context)
     sessions: dict[TopicPartition, _ProducerSession] = {}
     while True:
-        yield Sleep(random.randint(0, settings.pause_ms))
+        yield Sleep(random.randint(0, context.settings.pause_ms))
         if not metadata.partitions or random.random() < 0.1:
             yield from metadata.refresh()
         if switch.off:
@@ -298,7 +294,7 @@ def producer(
         session = sessions.get(partition)
         if session is None or session.topic_id != topic_id:
             session = sessions[partition] = _ProducerSession(partition, topic_id, next(ids))
-        if not (yield from _produce(metadata, session, codec, switch)):
+        if not (yield from _produce(metadata, session, context.codec, switch)):
             del sessions[partition]
 
 
@@ -440,21 +436,14 @@ def _end(history: History, batch: _Batch, kind: type[Produce], **facts: Any) -> 
     )
 
 
-def consumer(
-    name: str,
-    settings: Settings,
-    history: History,
-    codec: RecordCodec,
-    random: Random,
-    brokers: Sequence[int],
-    switch: Switch,
-) -> Client:
-    """Read all partitions in turn, until `switch` is off and all records committed by then have been read."""
-    metadata = ClientMetadata(name, history, random, settings, brokers)
+def consumer(context: ClientContext) -> Client:
+    """Read all partitions in turn, until the switch is off and all records committed by then have been read."""
+    settings, random = context.settings, context.random
+    metadata = ClientMetadata(context)
     readers: dict[TopicPartition, PartitionReader] = {}
     finished = False
     while True:
-        last = switch.off
+        last = context.switch.off
         if last or not finished or random.random() < 0.2:
             yield from metadata.refresh()
         finished = True
@@ -462,7 +451,8 @@ def consumer(
             partition_state = metadata.partitions[partition]
             reader = readers.get(partition)
             if reader is None or reader.topic_id != partition_state.topic_id:
-                reader = readers[partition] = PartitionReader(metadata, codec, partition, partition_state.topic_id)
+                topic_id = partition_state.topic_id
+                reader = readers[partition] = PartitionReader(metadata, context.codec, partition, topic_id)
             finished = (yield from reader.poll(partition_state, last)) and finished
         if last and finished:
             return

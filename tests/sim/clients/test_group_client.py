@@ -9,8 +9,9 @@ from kreplog.core import messages as m
 from kreplog.core.group_messages import JoinGroupResponse, SyncGroupResponse
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.group_client import GroupTopic, member
-from kreplog.sim.clients.workload import Call, Metadata, Settings, Switch
+from kreplog.sim.clients.workload import Call, ClientContext, Metadata, Settings, Switch
 from kreplog.sim.history import GroupAssigned, GroupEvent, History
+from kreplog.sim.machines.records import ModelCodec
 from kreplog.types import LeaderAndIsr
 
 COORDINATOR = 1
@@ -23,7 +24,7 @@ def assignment(seed: int, *responses: Any) -> tuple[GroupAssigned, list[int]]:
     """What a member reports that gets these responses, and the places in the history where it sent each request.
     An event of another client is between any two of them."""
     history = History(lambda: 0)
-    client = member("a", TOPIC, Settings(), history, Random(seed), [COORDINATOR], Switch())
+    client = member(ClientContext("a", Settings(), history, ModelCodec(), Random(seed), [COORDINATOR], Switch()), TOPIC)
     state = m.PartitionState(TOPIC.home(), "id", LeaderAndIsr(COORDINATOR, 0, (COORDINATOR,)), (COORDINATOR,))
     script, sent = list(responses), []
     answer: Any = None

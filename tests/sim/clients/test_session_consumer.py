@@ -12,7 +12,7 @@ from kreplog.core.messages import FetchedPartition, FetchResponse, ListedOffset,
 from kreplog.core.replication.sessions import FINAL_EPOCH
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.session_consumer import FetchByIds, session_consumer
-from kreplog.sim.clients.workload import Call, Metadata, Settings, Sleep, Switch
+from kreplog.sim.clients.workload import Call, ClientContext, Metadata, Settings, Sleep, Switch
 from kreplog.sim.history import History, UnrequestedPartition
 from kreplog.sim.machines.records import ModelCodec
 from kreplog.types import LeaderAndIsr, TopicPartition
@@ -47,8 +47,8 @@ class Bench:
         self.switch = Switch()
         self.random = Always()
         self.history = History(lambda: 0)
-        shared = self.history, ModelCodec(), self.random, [LEADER], self.switch
-        self.client = session_consumer("consumer", Settings(), *shared)
+        context = ClientContext("consumer", Settings(), self.history, ModelCodec(), self.random, [LEADER], self.switch)
+        self.client = session_consumer(context)
         self.effect: Any = next(self.client)
 
     def answer(self, answer: Any) -> None:

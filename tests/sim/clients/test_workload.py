@@ -98,12 +98,9 @@ class Run:
         self.history = History(lambda: self.port.now_ms)
         self.switch = workload.Switch()
         drawn = workload.Settings(**{"pause_ms": 20, "backoff_ms": 10, **settings})
-        shared = (drawn, self.history, self.port.disks.codec, Random(1), (BROKER,), self.switch)
-        client = (
-            workload.producer("p", itertools.count(100), *shared)
-            if kind == "producer"
-            else workload.consumer("c", *shared)
-        )
+        codec = self.port.disks.codec
+        context = workload.ClientContext(kind[0], drawn, self.history, codec, Random(1), (BROKER,), self.switch)
+        client = workload.producer(context, itertools.count(100)) if kind == "producer" else workload.consumer(context)
         self.actor = workload.ClientRunner(client, self.port)
         self.actor.start()
 
