@@ -79,7 +79,6 @@ class _SessionConsumer:
             last = self._switch.off
             if last or not finished or random.random() < 0.2:
                 yield from self._view.refresh()
-            finished = True
             led: dict[int, list[PartitionState]] = {broker: [] for broker in self._sessions}
             for _, state in sorted(self._view.partitions.items()):
                 led.setdefault(state.state.leader, []).append(state)
