@@ -263,6 +263,7 @@ class Log(Closing, SegmentedLog):
         isolation: "read_committed" for those below the last stable offset alone, and none of aborted transactions.
         Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset
         (reading can continue after the damage), and OffsetOutOfRangeError if records are deleted during the read.
+        Where the log is truncated during the read, the rest is read as it is committed after that.
         """
         return reader.Records(self, start, stop, False, isolation)
 

@@ -52,11 +52,9 @@ cdef class FollowIterator:
         else:
             self.pieces = items
             self.reader = self.pieces.reader
-        self.wait = wait_of(
-            log, across_writers, self.records.stable if self.records is not None else self.pieces.stable
-        )
-        self.reader.watched = log.steady_generation()
-        self._set_range(self.reader.expected, max(self.reader.expected, self.reader.stop))
+        self.wait = wait_of(log, across_writers, self.reader.stable)
+        self.reader.watched = self.reader.generation
+        self.reader.stop = max(self.reader.expected, self.reader.stop)
 
     def __iter__(self):
         return self
@@ -101,8 +99,7 @@ cdef class FollowIterator:
 
     cpdef int64_t place(self) except -1:
         """The offset from which on nothing was returned yet."""
-        cdef int64_t stop = self.records.stop if self.records is not None else self.pieces.stop
-        return min(self.reader.expected, stop)
+        return min(self.reader.expected, self.reader.stop)
 
     def poll(self):
         """The outcome of the wait as it is now; WAITING with the wake-up registered."""
@@ -143,16 +140,9 @@ cdef class FollowIterator:
             if self.log.position.generation != generation:  # the index, or the end, is of a log that is being cut
                 return 0
         self.reader.extend(stop)
-        self._set_range(place, stop)
+        self.reader.aborted = aborted
         if self.records is not None:
-            self.records.aborted = aborted
+            self.records.start = place
         else:
-            self.pieces.aborted = aborted
-        return 0
-
-    cdef int _set_range(self, int64_t start, int64_t stop) except -1:
-        if self.records is not None:
-            self.records.start, self.records.stop = start, stop
-        else:
-            self.pieces.start, self.pieces.stop = start, stop
+            self.pieces.start = place
         return 0

@@ -27,6 +27,9 @@ cdef class BatchReader:
     cdef int64_t ahead
     cdef int32_t epoch  # of offsets below epoch_until
     cdef int64_t epoch_until
+    cdef bint committed  # `stop` is no further than the high watermark or, where `stable`, the last stable offset
+    cdef bint stable
+    cdef AbortedFilter aborted  # None where nothing is left out
     cdef int64_t watched  # of a reader that follows: no truncation up to this generation took what it had; else -1
     # the batch delivered last
     cdef const uint8_t* data
@@ -36,6 +39,7 @@ cdef class BatchReader:
     cdef int next(self) except -1
     cdef int check(self) except -1
     cdef int extend(self, int64_t stop) except -1
+    cdef int limit_to_committed(self) except -1
     cdef int check_truncations(self, int64_t generation) except -1
     cdef int seek(self) except -1
     cdef int fill(self, Py_ssize_t wanted) except -1
@@ -50,10 +54,7 @@ cdef class Records:
     cdef BatchReader reader
     cdef RecordCursor cursor
     cdef int64_t start
-    cdef int64_t stop
     cdef bytes plain
-    cdef bint stable  # ends at the last stable offset; here and below
-    cdef AbortedFilter aborted  # None where nothing is left out
     cdef bint values_only
     cdef bint in_batch
     cdef bint busy
@@ -65,10 +66,7 @@ cdef class ArrowPieces:
     cdef BatchReader reader
     cdef ArrowBuilder builder
     cdef int64_t start
-    cdef int64_t stop
     cdef Py_ssize_t max_bytes
-    cdef bint stable
-    cdef AbortedFilter aborted
     cdef bint busy
 
 

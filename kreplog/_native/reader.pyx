@@ -54,13 +54,16 @@ cdef class BatchReader:
     cdef int seek(self) except -1:
         """Find the batch that holds `expected`. Raises OffsetOutOfRangeError below the log start."""
         cdef Segment segment
+        cdef int64_t generation
         cdef int _attempt
         for _attempt in range(RETRIES):
-            self.generation = self.log.steady_generation()
-            if self.watched >= 0 and self.watched != self.generation:
-                self.check_truncations(self.generation)
+            generation = self.log.steady_generation()
+            if self.watched >= 0 and self.watched != generation:
+                self.check_truncations(generation)
                 self.stop = self.expected  # what is committed by now, or stable, is for `extend`
-                return 0
+            elif self.watched < 0 and self.committed and self.generation != generation:
+                self.limit_to_committed()
+            self.generation = generation
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
                 return 0
@@ -93,6 +96,13 @@ cdef class BatchReader:
             f"{self.log.name}: offset {self.expected} cannot be found, the log keeps changing under the reader",
             partition=self.log.name, offset=self.expected, path=self.log.path,
         )
+
+    cdef int limit_to_committed(self) except -1:
+        """Of the log as it is now, which may have been truncated since the read began. Raises as `filter_of`."""
+        self.stop = min(self.stop, self.log.last_stable() if self.stable else self.log.position.high_watermark)
+        if self.stable and self.expected < self.stop:
+            self.aborted = filter_of(self.log, self.expected, self.stop)
+        return 0
 
     cdef int check_truncations(self, int64_t generation) except -1:
         """For a reader that follows: raise LogTruncatedError if records that it has read are no longer in the log."""
@@ -348,16 +358,25 @@ cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop, 
     return first, last
 
 
+cdef BatchReader committed_reader(LogView log, object start, object stop, object isolation):
+    """Of what is committed now, or stable, from `start` to `stop`. Raises as `committed_range` and `filter_of`."""
+    cdef BatchReader reader = reader_of(log, 0, 0)
+    reader.committed = True
+    reader.stable = reads_committed(isolation)
+    reader.generation = log.steady_generation()
+    reader.expected, reader.stop = committed_range(log, start, stop, reader.stable)
+    if reader.stable:
+        reader.aborted = filter_of(log, reader.expected, reader.stop)
+    return reader
+
+
 @cython.final
 cdef class Records:
     """Iterator over the records of [start, stop), or over their values alone. For one thread at a time."""
 
     def __init__(self, LogView log, start, stop, bint values_only, isolation="read_uncommitted"):
-        self.stable = reads_committed(isolation)
-        self.start, self.stop = committed_range(log, start, stop, self.stable)
-        if self.stable:
-            self.aborted = filter_of(log, self.start, self.stop)
-        self.reader = reader_of(log, self.start, self.stop)
+        self.reader = committed_reader(log, start, stop, isolation)
+        self.start = self.reader.expected
         self.values_only = values_only
 
     def __iter__(self):
@@ -365,7 +384,7 @@ cdef class Records:
 
     def __length_hint__(self):
         """About how many records are left, so that a list of a few thousand grows once; compacted logs have fewer."""
-        cdef int64_t left = self.stop - max(self.start, self.reader.expected - self.cursor.remaining)
+        cdef int64_t left = self.reader.stop - max(self.start, self.reader.expected - self.cursor.remaining)
         return max(0, min(left, <int64_t> MAX_ROWS))
 
     def __next__(self):
@@ -377,7 +396,7 @@ cdef class Records:
                 if code == 1:
                     if view.offset < self.start:
                         continue
-                    if view.offset >= self.stop:
+                    if view.offset >= self.reader.stop:
                         self.in_batch = False
                         raise StopIteration
                     if not self.values_only:
@@ -401,7 +420,7 @@ cdef class Records:
         cdef BatchReader reader = self.reader
         while reader.next():
             reader.check()
-            if self.aborted is not None and self.aborted.skips(&reader.header) or is_control(&reader.header):
+            if reader.aborted is not None and reader.aborted.skips(&reader.header) or is_control(&reader.header):
                 continue
             try:
                 self.plain = open_batch(&self.cursor, reader.data, &reader.header)
@@ -422,15 +441,12 @@ cdef class ArrowPieces:
 
     def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes, isolation="read_uncommitted"):
         cdef int64_t wanted = integer(max_bytes, "max_bytes")
-        self.stable = reads_committed(isolation)
         if wanted < 1:
             raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
-        self.start, self.stop = committed_range(log, start, stop, self.stable)
-        self.reader = reader_of(log, self.start, self.stop)
+        self.reader = committed_reader(log, start, stop, isolation)
+        self.start = self.reader.expected
         self.max_bytes = wanted
-        if self.stable:
-            self.aborted = filter_of(log, self.start, self.stop)
 
     def __iter__(self):
         return self
@@ -442,15 +458,15 @@ cdef class ArrowPieces:
         self.busy = True
         try:
             while reader.next():
-                if self.aborted is not None:
+                if reader.aborted is not None:
                     reader.check()
-                    if self.aborted.skips(&reader.header):
+                    if reader.aborted.skips(&reader.header):
                         continue
                 try:
-                    self.builder.add(reader.data, batch_size(&reader.header), self.start, self.stop)
+                    self.builder.add(reader.data, batch_size(&reader.header), self.start, reader.stop)
                 except CorruptBatchError as error:
                     located_corruption(reader, error)
-                if self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:
+                if self.builder.rows and self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:
                     break
         finally:
             self.busy = False

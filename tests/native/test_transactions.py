@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from kreplog import Log, LogConfig
@@ -15,6 +17,7 @@ from kreplog._native import writable
 from kreplog._native.arrow import ArrowBuilder
 from kreplog._native.batch import decode
 from kreplog._native.fetched import FetchedBatches
+from kreplog._native.reader import ArrowPieces
 from kreplog.errors import (
     CoordinatorFencedError,
     CorruptBatchError,
@@ -398,6 +401,48 @@ def test_readers_find_the_index_that_a_compaction_moves_meanwhile(
                 patch.setattr(os, "fsencode", compacting)
                 assert list(reader.values(isolation="read_committed")) == [b"0", b"1", b"2"]
             assert len(log.segments) == 2
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_read_of_a_log_that_is_truncated_goes_on_with_what_is_committed(
+    tmp_path: Path, arrow: bool, isolation: str
+) -> None:
+    """Below the high watermark, in another process: with neither the end nor the aborted transactions of before."""
+    path = tmp_path / "t-0"
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        for value in (b"0", b"1", b"2", b"3", b"4"):
+            log.append(value)
+        values: Iterator[bytes | None]
+        if arrow:
+            pieces = ArrowPieces(reader, None, None, ["value"], "us", 1, isolation)
+            values = (value for piece in pieces for value in pyarrow.record_batch(piece)["value"].to_pylist())
+        else:
+            values = iter(reader.values(isolation=isolation))
+        assert next(values) == b"0"
+        log.truncate_to(1)
+        log.append_batches(sent(1, 0, b"aborted"), transactional=True)
+        log.append_transaction_marker(1, 0, committed=False, coordinator_epoch=0)
+        log.append(b"plain")
+        log.append_batches(sent(2, 0, b"open"), transactional=True)
+        if isolation == "read_committed":
+            assert list(values) == [b"plain"]
+        else:
+            assert list(values) == [b"aborted", b"plain", b"open"]
+
+
+def test_a_read_ends_at_the_high_watermark_of_a_log_that_is_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with Log.open(path, LogConfig(replicated=True)) as log, Log.open(path, read_only=True) as reader:
+        for value in (b"0", b"1", b"2", b"3"):
+            log.append(value)
+        log.advance_high_watermark(4)
+        values = iter(reader.values())
+        assert next(values) == b"0"
+        log.truncate_to(1)
+        log.append_many([b"not committed"])
+        assert log.high_watermark == 1
+        assert list(values) == []
 
 
 def test_kip_890_a_transaction_begins_only_where_its_coordinator_has_confirmed_it(tmp_path: Path) -> None:
