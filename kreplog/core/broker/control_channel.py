@@ -99,7 +99,7 @@ class ControlChannels:
     @property
     def idle(self) -> bool:
         """Whether the brokers have responded to all requests, those whose registration has ended apart: a
-        DrainControlChannels is over then."""
+        DrainControlChannels is over then, whether by a response or because a channel has ended."""
         return all(channel.idle for channel in self._channels.values())
 
     def retain(self, live: Mapping[int, int]) -> list[int]:

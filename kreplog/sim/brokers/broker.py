@@ -218,6 +218,7 @@ class BrokerProcess:
             effects.SendShutdown: self._send_shutdown,
             effects.Exit: self._exit,
             effects.SendControl: lambda _, effect: self.sender.put(effect),
+            effects.CloseControlChannel: lambda _, effect: self.sender.channel_closed(),
             effects.DrainControlChannels: self._drain_control_channels,
             effects.ConnectPeer: self._connect_peer,
             effects.DisconnectPeer: self._disconnect_peer,

@@ -56,6 +56,10 @@ class VirtualControlSender:
         self._scheduler.after(max_ms * MS, self._end_drain, then, [])
         self._check_idle()
 
+    def channel_closed(self) -> None:
+        """A channel has ended with its registration: the drain waits for it no longer."""
+        self._check_idle()
+
     def _check_idle(self) -> None:
         if self._drained is not None and self._channels.idle:
             unanswered = [channel.broker for channel in self._sending if self._channels.is_open(channel)]
