@@ -13,6 +13,9 @@ from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
+RESPONSE_TIMEOUT_MS = 30_000
+"""How long a leader waits for a coordinator's response, as for a lost one."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoalescedAddPartitions:

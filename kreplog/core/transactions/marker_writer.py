@@ -25,7 +25,11 @@ ABSENCE_MS = 10_000
 new controller sends it in pieces."""
 
 APPEND_TIMEOUT_MS = 10_000
-"""How long a leader waits until its in-sync replicas have a marker."""
+"""How long a leader waits until its in-sync replicas have a marker. After that it answers REQUEST_TIMED_OUT, and the
+marker is written again."""
+
+RESPONSE_TIMEOUT_MS = 30_000
+"""How long a coordinator waits for a leader's response, as for a lost one; more than APPEND_TIMEOUT_MS."""
 
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """INVALID_PRODUCER_EPOCH: a later producer epoch has begun there, so a later coordinator has written the marker."""

@@ -42,6 +42,7 @@ from kreplog.core.transaction_messages import (
     EndTxnRequest,
     TransactionRequest,
 )
+from kreplog.core.transactions.marker_writer import APPEND_TIMEOUT_MS
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import AdminHandlers, Fields
@@ -70,10 +71,6 @@ _log = logging.getLogger("kreplog.server")
 
 CLUSTER_ID = "/cluster_id"
 """Node of the cluster id, 22 random characters."""
-
-
-MARKER_TIMEOUT_MS = 10_000
-"""How long the in-sync replicas may take to have the markers of a transaction."""
 
 _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.DESCRIBE_GROUPS: ("group_ids", "groups"),
@@ -461,7 +458,7 @@ class Api:
 
     def _write_markers(self, context: RequestContext, frame: Frame) -> None:
         header = context.header
-        request = transactions.decode_write_markers(frame, header, MARKER_TIMEOUT_MS)
+        request = transactions.decode_write_markers(frame, header, APPEND_TIMEOUT_MS)
         context.encode = lambda response: transactions.encode_write_markers_response(response, request, header)
         self._host.receive(Received(context, request))
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kreplog.core.broker.add_partitions import coalesce, outcome_of
+from kreplog.core.broker.add_partitions import RESPONSE_TIMEOUT_MS, coalesce, outcome_of
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
@@ -14,7 +14,7 @@ from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
-from kreplog.server.replication.request_queues import TIMEOUT_S, RequestQueues
+from kreplog.server.replication.request_queues import RequestQueues
 from kreplog.wire import transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -59,7 +59,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
         responses: dict[str, AddPartitionsToTxnResponse] = {}
         try:
             request = transactions.encode_leaders_add_partitions(coalesced.transactions, header)
-            frame = await peer.call(self.address(broker), request, TIMEOUT_S)
+            frame = await peer.call(self.address(broker), request, RESPONSE_TIMEOUT_MS / 1000)
             responses = transactions.decode_leaders_add_partitions_response(frame, header)
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info(

@@ -10,11 +10,12 @@ from kreplog.core.broker import coordinator_log
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
+from kreplog.core.transactions.marker_writer import RESPONSE_TIMEOUT_MS
 from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
-from kreplog.server.replication.request_queues import TIMEOUT_S, RequestQueues
+from kreplog.server.replication.request_queues import RequestQueues
 from kreplog.wire import transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -59,7 +60,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
         response = None
         try:
             request = transactions.encode_write_markers(effect.request, header)
-            frame = await peer.call(self.address(broker), request, TIMEOUT_S)
+            frame = await peer.call(self.address(broker), request, RESPONSE_TIMEOUT_MS / 1000)
             response = transactions.decode_write_markers_response(frame, header)
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)

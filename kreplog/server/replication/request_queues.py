@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 
-TIMEOUT_S = 30.0
-
 _MAX_RESPONSE_BYTES = 16 << 20
 
 E = TypeVar("E")

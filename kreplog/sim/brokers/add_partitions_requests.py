@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from kreplog.core.broker.add_partitions import CoalescedAddPartitions, GatheredResponses, coalesce
+from kreplog.core.broker.add_partitions import (
+    RESPONSE_TIMEOUT_MS,
+    CoalescedAddPartitions,
+    GatheredResponses,
+    coalesce,
+)
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kreplog.sim.brokers.core_runner import LocalReply
 from kreplog.sim.machines.network import Network
 from kreplog.sim.machines.scheduler import MS
-
-TIMEOUT_MS = 2000
 
 
 class VirtualAddPartitionsSender:
@@ -38,7 +41,7 @@ class VirtualAddPartitionsSender:
     def _send_next(self, coordinator: int) -> None:
         coalesced = coalesce(self._waiting[coordinator])
         self._waiting[coordinator] = coalesced.waiting
-        to, timeout_us = f"b{coordinator}", TIMEOUT_MS * MS
+        to, timeout_us = f"b{coordinator}", RESPONSE_TIMEOUT_MS * MS
         replied = partial(self._replied, coordinator, coalesced)
         self._network.call(self._host, to, "add partitions", coalesced.transactions, replied, timeout_us)
 

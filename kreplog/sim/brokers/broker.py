@@ -36,6 +36,7 @@ from kreplog.sim.brokers.control_channels import VirtualControlSender
 from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.brokers.incoming_requests import IncomingRequests
+from kreplog.sim.brokers.marker_requests import VirtualMarkerSender
 from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
@@ -181,6 +182,9 @@ class BrokerProcess:
             )
             for runner in (self.groups, self.transactions)
         }
+        self._markers = VirtualMarkerSender(
+            cluster.network, self.id, lambda: self.alive, self.replicas.put, self.transactions.put
+        )
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
@@ -205,7 +209,7 @@ class BrokerProcess:
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AppendGroupRecords: lambda runner, effect: self._coordinator_logs[runner].append(effect),
             effects.ReadGroupRecords: lambda runner, effect: self._coordinator_logs[runner].read(effect),
-            effects.SendMarkers: self._send_markers,
+            effects.SendMarkers: lambda _, effect: self._markers.send(effect),
             effects.SendAddPartitions: self._send_add_partitions,
             effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
             effects.Send: self._send,
@@ -513,9 +517,6 @@ class BrokerProcess:
 
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
-
-    def _send_markers(self, runner: CoreRunner, effect: effects.SendMarkers) -> None:
-        self._coordinator_logs[runner].send_markers(effect, self.id, self.cluster.network)
 
     def _send_add_partitions(self, runner: CoreRunner, effect: effects.SendAddPartitions) -> None:
         def answered(response: AddPartitionsToTxnResponse) -> None:

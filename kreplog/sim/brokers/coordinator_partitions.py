@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from kreplog.core import events
 from kreplog.core.broker import coordinator_log
-from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords, SendMarkers
-from kreplog.core.messages import ProduceResponse
+from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords
 from kreplog.errors import check
 from kreplog.sim.brokers.core_runner import LocalReply
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.group_log_records import coordinator_records, encode_group_record, encode_transaction_record
-from kreplog.sim.machines.network import Network
 from kreplog.sim.machines.records import RecordCodec
 from kreplog.sim.machines.scheduler import MS, Scheduler
 
 READ_BYTES = 400
 """Bytes of records that a coordinator reads at once."""
-
-MARKERS_TIMEOUT_MS = 2000
-"""Time-out of a request with the markers of a transaction."""
 
 
 class VirtualCoordinatorLogs:
@@ -77,19 +71,6 @@ class VirtualCoordinatorLogs:
             if opened is not None and not read.failure:
                 self._on_read(read, opened.high_watermark)
             self._put(read)
-
-    def send_markers(self, effect: SendMarkers, own_id: int, network: Network) -> None:
-        """Over the network, unless this broker is the leader."""
-        replied = partial(self._markers_replied, effect)
-        if effect.leader == own_id:
-            self._append(events.Received(LocalReply(replied), effect.request))
-        else:
-            to, timeout_us = f"b{effect.leader}", MARKERS_TIMEOUT_MS * MS
-            network.call(f"b{own_id}", to, "markers", effect.request, replied, timeout_us)
-
-    def _markers_replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
-        if self._is_alive():
-            self._put(coordinator_log.markers_replied(effect, response))
 
 
 class _DiskCoordinatorLog:

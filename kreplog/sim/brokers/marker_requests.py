@@ -1,0 +1,64 @@
+"""VirtualMarkerSender: carries out SendMarkers, one request at a time to each leader, as brokers do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from kreplog.core.broker import coordinator_log
+from kreplog.core.effects import SendMarkers
+from kreplog.core.events import MarkersReplied, Received
+from kreplog.core.messages import ProduceResponse
+from kreplog.core.transactions.marker_writer import RESPONSE_TIMEOUT_MS
+from kreplog.sim.brokers.core_runner import LocalReply
+from kreplog.sim.machines.network import Network
+from kreplog.sim.machines.scheduler import MS
+
+
+class VirtualMarkerSender:
+    """Of one process of broker `own`. alive: whether it is. append: takes a request for its replication core. put:
+    takes the events of its coordinator of transactions."""
+
+    def __init__(
+        self,
+        network: Network,
+        own: int,
+        alive: Callable[[], bool],
+        append: Callable[[Received], None],
+        put: Callable[[MarkersReplied], None],
+    ) -> None:
+        self._network = network
+        self._own = own
+        self._alive = alive
+        self._append = append
+        self._put = put
+        self._waiting: dict[int, deque[SendMarkers]] = {}
+
+    def send(self, effect: SendMarkers) -> None:
+        """Over the network, unless this broker is the leader."""
+        if effect.leader == self._own:
+            self._append(Received(LocalReply(partial(self._answer, effect)), effect.request))
+        elif effect.leader in self._waiting:
+            self._waiting[effect.leader].append(effect)
+        else:
+            self._waiting[effect.leader] = deque()
+            self._call(effect)
+
+    def _call(self, effect: SendMarkers) -> None:
+        to, timeout_us = f"b{effect.leader}", RESPONSE_TIMEOUT_MS * MS
+        self._network.call(f"b{self._own}", to, "markers", effect.request, partial(self._replied, effect), timeout_us)
+
+    def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+        if not self._alive():
+            return
+        self._answer(effect, response)
+        waiting = self._waiting[effect.leader]
+        if waiting:
+            self._call(waiting.popleft())
+        else:
+            del self._waiting[effect.leader]
+
+    def _answer(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+        if self._alive():
+            self._put(coordinator_log.markers_replied(effect, response))
