@@ -18,6 +18,7 @@
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
     /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
+    /latest_producer_id_block                       the first producer id that no broker has allocated, decimal
     /broker_failure_notification/[id]-[epoch]-[by]  ephemeral, empty: broker [by] has evidence that that process is dead
 
 Departures from the v3 document, and why: `/brokers/epochs` gives a broker epoch that a multi can check (KIP-380), and
@@ -50,6 +51,7 @@ BROKER_CONFIGS = "/config/brokers"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 BROKER_FAILURES = "/broker_failure_notification"
+PRODUCER_IDS = "/latest_producer_id_block"
 
 PERSISTENT = (
     "/brokers",

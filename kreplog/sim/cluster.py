@@ -7,8 +7,9 @@ and determines when the cluster has come to rest.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -37,6 +38,7 @@ from kreplog.sim.machines.network import CLIENTS, Network
 from kreplog.sim.machines.partition_model import PartitionModel
 from kreplog.sim.machines.scheduler import MS, Scheduler
 from kreplog.sim.machines.store import StoreServer
+from kreplog.sim.producer_id_requests import REQUESTERS, ProducerIdChecker, id_requester, new_producer_id
 from kreplog.sim.topic_creation import WANTED, AutomaticCreationChecker, topic_user
 from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
@@ -80,7 +82,7 @@ class _Checkers(Checkers):
 class Cluster:
     """The cluster of one seed. failures: cores that raised an unexpected error. presumed_dead: number of registrations
     that failure detectors have ended. detects_failures: brokers hold connections to each other. producer_ids: that
-    nobody has."""
+    nobody has, in seeds where brokers do not allocate them."""
 
     def __init__(self, plan: SimulationPlan, disks: Disks, traced: bool) -> None:
         self.plan = plan
@@ -100,6 +102,7 @@ class Cluster:
         self.created_automatically = AutomaticCreationChecker(
             lambda kind, text: self.checkers.violate(kind, text, None)
         )
+        self.given_producer_ids = ProducerIdChecker(lambda kind, text: self.checkers.violate(kind, text, None))
         self.unreadable_configs = UnreadableConfigs(lambda kind, text: self.checkers.violate(kind, text, None))
         self.checkers.transactions.last_epoch = plan.last_epoch
         self.history.listener = self._heard
@@ -336,7 +339,7 @@ class Cluster:
     # Clients
 
     def _start_clients(self) -> None:
-        ids = self.producer_ids
+        new_id = partial(new_producer_id, None if self.plan.allocates_producer_ids else self.producer_ids)
         for kind, number in (("producer", self.plan.producers), ("consumer", self.plan.consumers)):
             for index in range(1, number + 1):
                 context = self._client_context(f"{kind}-{index}", kind)
@@ -344,15 +347,18 @@ class Cluster:
                 # Few records, and fetches large enough to read them all: a seed tests the faults between them.
                 settings = replace(drawn, pause_ms=6 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 300))
                 context = replace(context, settings=settings)
-                client = workload.producer(context, ids) if kind == "producer" else workload.consumer(context)
+                client = workload.producer(context, new_id) if kind == "producer" else workload.consumer(context)
                 self._start_client(context, client)
+        for number in range(1, REQUESTERS + 1) if self.plan.allocates_producer_ids else ():
+            context = self._client_context(f"id-requester-{number}")
+            self._start_client(context, id_requester(context))
         partitions = {topic.name: topic.partitions for topic in self.plan.topics}
         for index in range(1, self.plan.members + 1):
             context = self._client_context(f"member-{index}")
             member = group_client.member(context, group_client.GroupTopic(partitions[OFFSETS_TOPIC]))
             self._start_client(context, member)
         if self.plan.writers:
-            self._start_transactions(partitions, ids)
+            self._start_transactions(partitions)
         for name, client_of in (
             (("session-consumer", session_consumer), ("intruder", intruder)) if self.plan.misused else ()
         ):
@@ -362,7 +368,7 @@ class Cluster:
             context = self._client_context(topic)
             self._start_client(context, topic_user(context))
 
-    def _start_transactions(self, partitions: Mapping[str, int], ids: Iterator[int]) -> None:
+    def _start_transactions(self, partitions: Mapping[str, int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""
         topics = transaction_client.TransactionTopics(
             partitions[TRANSACTED_TOPIC], partitions[OFFSETS_TOPIC], partitions[TRANSACTIONS_TOPIC]
@@ -373,7 +379,7 @@ class Cluster:
             context = replace(context, settings=replace(context.settings, pause_ms=600))
             transactional_id = transaction_client.COPIER if index < 2 else "writer"
             writer = transaction_client.TransactionalProcess(
-                context, transactional_id, topics, ids, misuses=self.plan.misused
+                context, transactional_id, topics, misuses=self.plan.misused
             )
             writers.append(writer)
             self._start_client(context, writer.run())

@@ -146,7 +146,8 @@ class SimulationPlan:
     that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
-    the same. misused: clients also send what brokers refuse, and a consumer has sessions.
+    the same. misused: clients also send what brokers refuse, and a consumer has sessions. allocates_producer_ids:
+    brokers allocate those that they hand out in the store, which loses more responses.
     """
 
     seed: int
@@ -177,6 +178,7 @@ class SimulationPlan:
     awaits_metadata: bool = False
     drains_channels: bool = False
     misused: bool = False
+    allocates_producer_ids: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -236,6 +238,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         awaits_metadata=seed % 24 == 22,
         drains_channels=seed % 24 == 22,
         misused=seed % 21 == 14,
+        allocates_producer_ids=seed % 16 == 7,
     )
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():
@@ -243,6 +246,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         actions += _draw_apart(drawn, plan, kind, len(actions))
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
         actions += _draw_apart(Random(f"kreplog-topics-{seed}"), plan, "topic", len(actions))
+    if plan.allocates_producer_ids and "store_loss" in kinds:
+        actions += _draw_apart(Random(f"kreplog-producer-ids-{seed}"), plan, "store_loss", len(actions))
     return _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
 
 

@@ -19,12 +19,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kreplog.core import nodes
+from kreplog.core.broker.producer_ids import ProducerIds, refused
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.transaction_messages import (
     INTERNAL_TOPICS,
+    NO_PRODUCER_ID,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -32,7 +34,6 @@ from kreplog.core.transaction_messages import (
     TransactionRequest,
 )
 from kreplog.errors import (
-    BadVersionError,
     CoordinationError,
     ErrorCode,
     KreplogError,
@@ -43,9 +44,10 @@ from kreplog.errors import (
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
+from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.topic_settings import for_new
-from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
+from kreplog.types import NO_LEADER, BrokerRegistration, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code
 from kreplog.wire.versions import ApiKey
@@ -57,10 +59,6 @@ RETRY_S = 0.05
 INVALID_CONFIG = 40
 ELECTION_NOT_NEEDED = 84
 """Error codes of Kafka that only admin requests use."""
-
-PRODUCER_IDS = "/latest_producer_id_block"
-"""Node of the first producer id that no broker has allocated, in decimal."""
-PRODUCER_ID_BLOCK = 1000
 
 MAX_NEW_PARTITIONS = 10_000
 """Maximum of new partitions of a request, as in Kafka: a mistyped number would block the broker, then the cluster."""
@@ -146,8 +144,8 @@ class AdminHandlers:
         self._brokers = brokers
         self._settings = settings
         self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
-        self._ids = range(0)
-        self._ids_lock = asyncio.Lock()
+        self._producer_ids = ProducerIds()
+        self._producer_id_lock = asyncio.Lock()
 
     # Producer ids
 
@@ -162,14 +160,9 @@ class AdminHandlers:
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
     async def _init_transactional_id(self, request: Any) -> Fields:
-        try:
-            new_id = await self._new_producer_id()
-        except CoordinationError:
-            return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "producer_id": -1, "producer_epoch": -1}
         timeout_ms, known = request.transaction_timeout_ms, (request.producer_id, request.producer_epoch)
-        response: InitProducerIdResponse = await self._coordinate(
-            InitProducerIdRequest(request.transactional_id, timeout_ms, new_id, *known)
-        )
+        begin = InitProducerIdRequest(request.transactional_id, timeout_ms, NO_PRODUCER_ID, *known)
+        response: InitProducerIdResponse = await self._with_new_id(begin)
         return {
             "error_code": error_code(response.error, ApiKey.INIT_PRODUCER_ID, request.version),
             "producer_id": response.producer_id,
@@ -178,35 +171,21 @@ class AdminHandlers:
 
     async def end_with_new_id(self, request: EndTxnRequest) -> EndTxnResponse:
         """End the transaction of a producer whose epochs are used up."""
+        response: EndTxnResponse = await self._with_new_id(request)
+        return response
+
+    async def _with_new_id(self, request: InitProducerIdRequest | EndTxnRequest) -> Any:
+        """The coordinator's response to a request that needs a producer id which nobody has."""
         try:
             new_id = await self._new_producer_id()
         except CoordinationError:
-            return EndTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        response: EndTxnResponse = await self._coordinate(replace(request, new_producer_id=new_id))
-        return response
+            return refused(request)
+        return await self._coordinate(replace(request, new_producer_id=new_id))
 
     async def _new_producer_id(self) -> int:
         """Raises CoordinationError."""
-        async with self._ids_lock:
-            if not self._ids:
-                self._ids = await self._allocate_producer_ids()
-            producer_id, self._ids = self._ids[0], self._ids[1:]
-        return producer_id
-
-    async def _allocate_producer_ids(self) -> range:
-        for _ in range(ATTEMPTS):
-            (node,) = await self._store.get_nodes((PRODUCER_IDS,))
-            first = 0 if node is None else int(node.data)
-            content = str(first + PRODUCER_ID_BLOCK).encode()
-            write: StoreOperation = Create(PRODUCER_IDS, content)
-            if node is not None:
-                write = SetData(PRODUCER_IDS, content, node.stat.version)
-            try:
-                await self._store.multi((write,))
-            except (NodeExistsError, BadVersionError):
-                continue
-            return range(first, first + PRODUCER_ID_BLOCK)
-        raise CoordinationError("too many brokers allocate producer ids at once", path=PRODUCER_IDS)
+        async with self._producer_id_lock:
+            return await carry_out(self._producer_ids.next(), self._store)
 
     # TopicViews
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-from kreplog.core import effects
 from kreplog.core.controller import store_reader
 from kreplog.core.messages import PartitionState
-from kreplog.errors import CoordinationError, InvariantError
+from kreplog.errors import CoordinationError
 from kreplog.server.runtime.store import StoreLink
+from kreplog.server.runtime.store_steps import carry_out
 from kreplog.types import BrokerRegistration
 
 _log = logging.getLogger("kreplog.server")
 
 READ_WITHIN_S = 5.0
 """Maximum of one read, the wait for a session included."""
-
-T = TypeVar("T")
 
 
 class StoredMetadata:
@@ -45,29 +42,10 @@ class StoredMetadata:
                 if self._is_fresh():
                     return
                 await self._store.until_connected()
-                self._take(*await self._carry_out(store_reader.metadata()))
+                self._take(*await carry_out(store_reader.metadata(), self._store))
         except (CoordinationError, TimeoutError) as error:
             _log.warning(
                 "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "
                 "retriable errors, and their next request reads it again",
                 str(error) or "no response in time",
             )
-
-    async def _carry_out(self, steps: effects.Steps[T]) -> T:
-        """Run read-only steps of the core, without watches; the result."""
-        answer: Any = None
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            if isinstance(effect, effects.GetChildren):
-                answer = await self._store.get_children(effect.path)
-            elif isinstance(effect, effects.GetNodes):
-                answer = await self._store.get_nodes(effect.paths)
-            elif isinstance(effect, effects.StateChange):
-                _log.warning("%s", effect.text)
-                answer = None
-            else:
-                raise InvariantError(f"reading metadata yielded {type(effect).__name__}, which is no read")

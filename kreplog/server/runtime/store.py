@@ -283,6 +283,10 @@ class AnySession:
         """As StoreLink.get_nodes."""
         return await self._retry(lambda: self._link.get_nodes(paths))
 
+    async def get_children(self, path: str) -> list[str] | None:
+        """As StoreLink.get_children."""
+        return await self._retry(lambda: self._link.get_children(path))
+
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SESSION_WAIT_S

@@ -8,7 +8,7 @@ that the disk has not written is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
 from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
@@ -44,6 +44,7 @@ from kreplog.sim.machines.log_effects import LOG_EFFECTS
 from kreplog.sim.machines.network import CLIENTS, Fate, HeldConnection
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import VirtualStoreLink
+from kreplog.sim.producer_id_requests import ProducerIdRequest, VirtualProducerIds
 from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
 from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
 
@@ -188,6 +189,7 @@ class BrokerProcess:
         self._add_partitions = VirtualAddPartitionsSender(
             cluster.network, self.host, lambda: self.alive, self.replicas.put
         )
+        self._producer_ids = VirtualProducerIds(self)
         self._automatic = VirtualAutomaticTopics(self)
         self._metadata_requests = VirtualMetadataRequests(self)
         self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve)
@@ -344,14 +346,17 @@ class BrokerProcess:
                 self._reply_soon(reply_to, lambda: self.cluster.metadata_of(self))
         elif isinstance(request, TopicMetadataRequest):
             self._reply_soon(reply_to, partial(self._automatic.receive, request))
+        elif isinstance(request, ProducerIdRequest):
+            self._producer_ids.respond(reply_to)
         elif isinstance(request, tuple):
             receive_add_partitions(request, self.transactions.put, partial(self.cluster.network.reply, reply_to))
         else:
             self._incoming.receive(reply_to, request, channel != CLIENTS)
 
     def _serve(self, reply_to: Any, request: Any) -> None:
-        if isinstance(request, EndTxnRequest) and self.cores.transactions.needs_producer_id(request):
-            request = replace(request, new_producer_id=next(self.cluster.producer_ids))
+        self._producer_ids.add(request, partial(self.cluster.network.reply, reply_to), partial(self._put, reply_to))
+
+    def _put(self, reply_to: Any, request: Any) -> None:
         parts = [request]
         if isinstance(request, m.LeaderAndIsrRequest):
             self._metadata_requests.leader_and_isr(request)

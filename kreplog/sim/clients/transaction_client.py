@@ -11,7 +11,7 @@ kind may abort a transaction while a batch is on its way, which must not open an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -35,6 +35,7 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.transaction_messages import (
+    NO_PRODUCER_ID,
     TRANSACTIONS_TOPIC,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -106,7 +107,6 @@ class TransactionalProcess:
         context: ClientContext,
         transactional_id: str,
         topics: TransactionTopics,
-        ids: Iterator[int],
         *,
         misuses: bool = False,
     ) -> None:
@@ -116,7 +116,6 @@ class TransactionalProcess:
         self._id = transactional_id
         self._topics = topics
         self._home = topics.home_of(transactional_id)
-        self._ids = ids
         self._settings = context.settings
         self._history = context.history
         self._codec = context.codec
@@ -173,7 +172,7 @@ class TransactionalProcess:
     def _begin(self) -> Steps:
         """Become the producer of the id; whether that succeeds."""
         timeout_ms = self._random.choice((800, 2000, 5000))
-        request = InitProducerIdRequest(self._id, timeout_ms, next(self._ids))
+        request = InitProducerIdRequest(self._id, timeout_ms, NO_PRODUCER_ID)
         response = yield from self._call(self._home, request, lambda found: (found.error,))
         if response.error is not ErrorCode.NONE:
             return False

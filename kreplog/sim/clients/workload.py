@@ -13,7 +13,7 @@ A consumer fetches from offset 0 or from the end, from the leader, in the latest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -276,8 +276,8 @@ class _ProducerSession:
     sequence: int = 0
 
 
-def producer(context: ClientContext, ids: Iterator[int]) -> Client:
-    """Write to random partitions until the switch is off. ids: unused producer ids."""
+def producer(context: ClientContext, new_id: Callable[[ClientMetadata], Generator[ClientEffect, Any, int]]) -> Client:
+    """Write to random partitions until the switch is off. new_id: steps that get a producer id which nobody has."""
     random, switch = context.random, context.switch
     metadata = ClientMetadata(context)
     sessions: dict[TopicPartition, _ProducerSession] = {}
@@ -293,7 +293,8 @@ def producer(context: ClientContext, ids: Iterator[int]) -> Client:
         topic_id = metadata.partitions[partition].topic_id
         session = sessions.get(partition)
         if session is None or session.topic_id != topic_id:
-            session = sessions[partition] = _ProducerSession(partition, topic_id, next(ids))
+            producer_id = yield from new_id(metadata)
+            session = sessions[partition] = _ProducerSession(partition, topic_id, producer_id)
         if not (yield from _produce(metadata, session, context.codec, switch)):
             del sessions[partition]
 

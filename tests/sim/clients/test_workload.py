@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from kreplog.errors import ErrorCode, KreplogError
 from kreplog.sim.clients import workload
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Read, Unknown, Watermark
 from kreplog.sim.machines.disk import Disks
+from kreplog.sim.producer_id_requests import new_producer_id
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -100,7 +102,8 @@ class Run:
         drawn = workload.Settings(**{"pause_ms": 20, "backoff_ms": 10, **settings})
         codec = self.port.disks.codec
         context = workload.ClientContext(kind[0], drawn, self.history, codec, Random(1), (BROKER,), self.switch)
-        client = workload.producer(context, itertools.count(100)) if kind == "producer" else workload.consumer(context)
+        new_id = partial(new_producer_id, itertools.count(100))
+        client = workload.producer(context, new_id) if kind == "producer" else workload.consumer(context)
         self.actor = workload.ClientRunner(client, self.port)
         self.actor.start()
 
