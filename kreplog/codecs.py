@@ -1,19 +1,20 @@
 """Codecs of keys and values: what a program appends and reads, as the bytes that a record has.
 
-A codec is a name of CODECS, a ObjectCodec, or a pair of functions (encode, decode). None is a null key or value, a
-tombstone, in every codec: it is stored as null and read as None.
+A codec is a name of CODECS, an ObjectCodec, a TopicCodec, or a pair of functions (encode, decode). None is a null key
+or value, a tombstone, in every codec: it is stored as null and read as None.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kreplog.errors import ArgumentTypeError, RecordEncodeError, UsageError
+from kreplog.errors import ArgumentTypeError, KreplogError, RecordEncodeError, UsageError
 
-__all__ = ["CODECS", "CodecLike", "ObjectCodec", "codec_of"]
+__all__ = ["CODECS", "CodecLike", "ObjectCodec", "TopicCodec", "codec_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class ObjectCodec:
     """How an object becomes bytes and comes back. name: for errors.
 
     encode: from an object, never None, to bytes-like. decode: from bytes. Each may raise any Exception for what it
-    does not take.
+    does not take; a KreplogError is raised as it is: something else has failed, such as a registry of schemas.
     """
 
     name: str
@@ -34,13 +35,23 @@ class ObjectCodec:
             return None
         try:
             return self.encode(item)
+        except KreplogError:
+            raise
         except Exception as error:
             raise RecordEncodeError(
                 f"the {field}, of type {type(item).__name__}, cannot be encoded as {self.name}: {error}"
             ) from error
 
 
-CodecLike: TypeAlias = str | ObjectCodec | tuple[Callable[[Any], Any], Callable[[bytes], Any]] | None
+class TopicCodec(ABC):
+    """A codec that depends on the topic, such as by the schemas that are registered for it."""
+
+    @abstractmethod
+    def for_topic(self, path: str, field: str) -> ObjectCodec:
+        """path: `<folder>/<topic>`. field: "key" or "value". Raises UsageError."""
+
+
+CodecLike: TypeAlias = str | ObjectCodec | TopicCodec | tuple[Callable[[Any], Any], Callable[[bytes], Any]] | None
 """What is taken for a codec; None for bytes as they are."""
 
 
@@ -75,17 +86,21 @@ CODECS: dict[str, Callable[[], ObjectCodec | None]] = {
 """Codecs by name; "str" is UTF-8."""
 
 
-def codec_of(given: CodecLike, name: str) -> ObjectCodec | None:
-    """The codec that a caller gave as the argument `name`; None for bytes. Raises ArgumentTypeError, UsageError."""
+def codec_of(given: CodecLike, field: str, path: str) -> ObjectCodec | None:
+    """The codec that a caller gave for the keys or values of the topic at `<folder>/<topic>`; None for bytes. field:
+    "key" or "value". Raises ArgumentTypeError, UsageError."""
     if given is None or isinstance(given, ObjectCodec):
         return given
+    if isinstance(given, TopicCodec):
+        return given.for_topic(path, field)
     if isinstance(given, str):
         if given not in CODECS:
-            raise UsageError(f"{name} = {given!r} is not known; known are {', '.join(CODECS)}")
+            raise UsageError(f"{field}_codec = {given!r} is not known; known are {', '.join(CODECS)}")
         return CODECS[given]()
     pair: object = given
     if isinstance(pair, tuple) and len(pair) == 2 and all(map(callable, pair)):
-        return ObjectCodec(f"the given {name}", *pair)
+        return ObjectCodec(f"the given {field}_codec", *pair)
     raise ArgumentTypeError(
-        f"{name} is a name ({', '.join(CODECS)}), a ObjectCodec, or a pair of functions (encode, decode), not {given!r}"
+        f"{field}_codec is a name ({', '.join(CODECS)}), a codec of kreplog.codecs or kreplog.schemas, or a pair of "
+        f"functions (encode, decode), not {given!r}"
     )

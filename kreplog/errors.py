@@ -205,6 +205,10 @@ class RecordDecodeError(KreplogError):
         self.record = record
 
 
+class SchemaRegistryError(KreplogError):
+    """A schema registry cannot be reached, answers what it should not, or refuses a schema; nothing was written."""
+
+
 class TooManyProducersError(KreplogError):
     """The partition has reached its limit of idempotent producers; nothing was written. Retriable."""
 

@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
+    "kreplog.schemas": EVERYWHERE | {"kreplog.codecs", "kreplog._native"},
     # Which partition is compacted next, where a group's offsets are, and where logs part, are rules of brokers, too;
     # which partitions a member of a cursor group owns, and which records a work queue delivers, rules by themselves.
     "kreplog.topic": EVERYWHERE

@@ -29,7 +29,7 @@ SDIST_TOP = {
 SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json)")
 WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
-    r"|kreplog/(client|cluster|commands|coord|core|server|sim|topic|wire)/(\w+/)?\w+\.(py|json)"
+    r"|kreplog/(client|cluster|commands|coord|core|schemas|server|sim|topic|wire)/(\w+/)?\w+\.(py|json)"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog_jobs/\w+\.py"

@@ -102,7 +102,8 @@ class Topic(Closing):
 
         partitions: of an existing topic the number that it has, or None. config: of every partition.
         key_codec, value_codec: what keys and values are in this program: "bytes", "str", "json", "msgpack", a
-        kreplog.codecs.ObjectCodec, or a pair of functions (encode, decode). None is null in all of them.
+        kreplog.codecs.ObjectCodec, an Avro or Protobuf of kreplog.schemas, or a pair of functions (encode, decode).
+        None is null in all of them.
         read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
         and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
         max_open_partitions: so many that were appended to, at most a quarter of the files that the process may have,
@@ -124,8 +125,8 @@ class Topic(Closing):
             maintenance = _DEFAULT_MAINTENANCE
         if not isinstance(maintenance, MaintenanceConfig):
             raise ArgumentTypeError(f"maintenance is a MaintenanceConfig, not {type(maintenance).__name__}")
-        topic._key_codec = codec_of(key_codec, "key_codec")
-        topic._value_codec = codec_of(value_codec, "value_codec")
+        topic._key_codec = codec_of(key_codec, "key", os.fspath(path))
+        topic._value_codec = codec_of(value_codec, "value", os.fspath(path))
         topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
         topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()

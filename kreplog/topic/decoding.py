@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kreplog.codecs import ObjectCodec
-from kreplog.errors import ArgumentTypeError, RecordDecodeError, UsageError
+from kreplog.errors import ArgumentTypeError, KreplogError, RecordDecodeError, UsageError
 from kreplog.topic.merge import TopicRecord
 from kreplog.types import TopicPartition
 
@@ -44,12 +44,15 @@ class Decoding:
             yield record._replace(key=key, value=value)
 
     def field(self, record: TopicRecord, field: str) -> object:
-        """The key or value of a record, decoded. Raises RecordDecodeError."""
+        """The key or value of a record, decoded. Raises RecordDecodeError; what else has failed, such as a
+        SchemaRegistryError, as it is: the record is not skipped for it."""
         codec, data = (self.key_codec, record.key) if field == "key" else (self.value_codec, record.value)
         if codec is None or data is None:
             return data
         try:
             return codec.decode(data)
+        except KreplogError:
+            raise
         except Exception as error:
             at = TopicPartition(self.topic, record.partition)
             raise RecordDecodeError(

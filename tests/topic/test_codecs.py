@@ -32,7 +32,7 @@ OBJECTS = st.recursive(
 @given(item=OBJECTS)
 @pytest.mark.parametrize("name", ["json", "msgpack"])
 def test_objects_come_back(name: str, item: Any) -> None:
-    codec = codec_of(name, "value_codec")
+    codec = codec_of(name, "value", "")
     assert codec is not None
     data = codec.encoded(item, "value")
     assert (data is None) == (item is None)
@@ -41,9 +41,9 @@ def test_objects_come_back(name: str, item: Any) -> None:
 
 def test_json_without_orjson_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     item = {"a": [1, 2.5, "ü"], "b": None}
-    faster = codec_of("json", "")
+    faster = codec_of("json", "value", "")
     monkeypatch.setitem(sys.modules, "orjson", None)
-    plain = codec_of("json", "")
+    plain = codec_of("json", "value", "")
     assert faster is not None and plain is not None
     assert plain.encode(item) == faster.encode(item) == '{"a":[1,2.5,"ü"],"b":null}'.encode()
     with pytest.raises(errors.RecordEncodeError, match="json"):
@@ -53,7 +53,7 @@ def test_json_without_orjson_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_msgpack_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(errors.UsageError, match=r"kreplog\[codecs\]"):
-        codec_of("msgpack", "value_codec")
+        codec_of("msgpack", "value", "")
 
 
 @pytest.mark.parametrize("given", ["yaml", 5, (str.encode,), ("a", "b")])
@@ -150,4 +150,4 @@ class TestWhatDoesNotDecode:
 
 def test_every_name_is_a_codec() -> None:
     for name in CODECS:
-        codec_of(name, "")
+        codec_of(name, "key", "")

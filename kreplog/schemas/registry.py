@@ -1,0 +1,51 @@
+"""Registry: what numbers the schemas of records, as Confluent's Schema Registry does.
+
+A subject is a name under which the versions of a schema are registered, "orders-value" for the values of the topic
+"orders". Its schemas have numbers, ids, that no two schemas of the registry share.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Reference(NamedTuple):
+    """A schema that another imports. name: by which it does."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class Schema(NamedTuple):
+    """A schema as it is registered. kind: "AVRO" or "PROTOBUF". text: JSON; of Protobuf a .proto file, or its
+    FileDescriptorProto in base64."""
+
+    kind: str
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+class SchemaVersion(NamedTuple):
+    """Where a schema is registered. id: of the schema in the registry. version: in the subject, from 1 on."""
+
+    id: int
+    version: int
+
+
+@runtime_checkable
+class Registry(Protocol):
+    """Thread-safe; what it has said of an id holds for good."""
+
+    def register(self, subject: str, schema: Schema) -> SchemaVersion:
+        """The schema's place in the subject, where it is registered now if it was not. Raises SchemaRegistryError,
+        StorageError."""
+        ...
+
+    def schema(self, schema_id: int) -> Schema | None:
+        """The schema with this id, None where there is none. Raises SchemaRegistryError, StorageError."""
+        ...
+
+    def version(self, subject: str, version: int) -> Schema | None:
+        """A version of a subject, None where there is none. Raises SchemaRegistryError, StorageError."""
+        ...

@@ -1,0 +1,268 @@
+"""Avro and Protobuf: in a topic, beside Confluent's serializers, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.schema_registry.avro as confluent_avro
+import confluent_kafka.schema_registry.protobuf as confluent_protobuf
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.serialization import MessageField, SerializationContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kreplog import Topic
+from kreplog.codecs import codec_of
+from kreplog.errors import (
+    ArgumentTypeError,
+    RecordDecodeError,
+    RecordEncodeError,
+    SchemaRegistryError,
+    UsageError,
+)
+from kreplog.schemas import Avro, HttpRegistry, Protobuf, Schema, SchemaFile
+from kreplog.schemas.wire_format import with_id
+from tests.schemas.messages import Line, Money, Note, Order
+from tests.schemas.registry_server import SchemaRegistryServer, registry_server
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "item", "type": "string"}],
+}
+LATER = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def server() -> Iterator[SchemaRegistryServer]:
+    with registry_server() as server:
+        yield server
+
+
+def value_of(topic: Topic) -> Any:
+    return [record.value for record in topic.read()]
+
+
+def test_avro_with_the_schemas_beside_the_topic(path: Path) -> None:
+    with Topic.open(path, 1, key_codec=Avro("string"), value_codec=Avro(ORDER)) as topic:
+        topic.append({"id": 1, "item": "pen"}, "alice")
+        topic.append_many([{"id": 2, "item": "ink"}, None], ["bob", "alice"])
+    with Topic.open(path, key_codec=Avro('"string"'), value_codec=Avro(LATER)) as topic:
+        topic.append({"id": 3, "item": "cup", "note": "blue"}, "bob")
+        assert [(record.key, record.value) for record in topic.read()] == [
+            ("alice", {"id": 1, "item": "pen", "note": None}),
+            ("bob", {"id": 2, "item": "ink", "note": None}),
+            ("alice", None),
+            ("bob", {"id": 3, "item": "cup", "note": "blue"}),
+        ]
+    with Topic.open(path, value_codec=Avro(ORDER), read_only=True) as topic:
+        assert value_of(topic)[3] == {"id": 3, "item": "cup"}
+    with Topic.open(path, value_codec=Avro(None)) as topic:
+        assert value_of(topic)[0] == {"id": 1, "item": "pen"}
+        with pytest.raises(RecordEncodeError, match="no schema of its own"):
+            topic.append({"id": 4, "item": "mat"})
+    file = SchemaFile(f"{path}.schemas")
+    assert [file.version("orders-value", number) is None for number in (1, 2, 3)] == [False, False, True]
+    assert file.schema(1) == Schema("AVRO", '"string"') or file.schema(2) == Schema("AVRO", '"string"')
+
+
+def test_protobuf_with_the_schemas_beside_the_topic(path: Path) -> None:
+    order = Order(id=1, price=Money(cents=250))
+    with Topic.open(path, 1, value_codec=Protobuf(Order)) as topic:
+        topic.append(order)
+        topic.append(None)
+        with pytest.raises(RecordEncodeError, match=r"no shop\.Order"):
+            topic.append(Note(text="x"))
+    with Topic.open(path, value_codec=Protobuf(Order), read_only=True) as topic:
+        assert value_of(topic) == [order, None]
+    other = r"offset 0.*it is a shop\.Order, not a shop\.Note"
+    with Topic.open(path, value_codec=Protobuf(Note)) as topic, pytest.raises(RecordDecodeError, match=other):
+        value_of(topic)
+    file = SchemaFile(f"{path}.schemas")
+    schema = file.version("orders-value", 1)
+    assert schema is not None and [tuple(reference) for reference in schema.references] == [
+        ("money.proto", "money.proto", 1)
+    ]
+
+
+@pytest.mark.parametrize("message", [Order(id=5), Note(text="x"), Line(item="pen"), Money(cents=1)])
+def test_protobuf_is_that_of_confluent(path: Path, server: SchemaRegistryServer, message: Any) -> None:
+    client = SchemaRegistryClient({"url": server.url})
+    context = SerializationContext("orders", MessageField.VALUE)
+    theirs = confluent_protobuf.ProtobufSerializer(type(message), client)(message, context)
+    ours = codec_of(Protobuf(type(message), server.url), "value", str(path))
+    assert ours is not None
+    assert ours.encoded(message, "value") == theirs
+    assert ours.decode(theirs) == message
+    assert confluent_protobuf.ProtobufDeserializer(type(message))(ours.encode(message), context) == message
+
+
+def test_avro_is_that_of_confluent(path: Path, server: SchemaRegistryServer) -> None:
+    client = SchemaRegistryClient({"url": server.url})
+    context = SerializationContext("orders", MessageField.VALUE)
+    item = {"id": -5, "item": "ü"}
+    ours = codec_of(Avro(ORDER, server.url), "value", str(path))
+    assert ours is not None
+    data = ours.encode(item)
+    text = client.get_schema(1).schema_str
+    assert text is not None
+    theirs = confluent_avro.AvroSerializer(client, text)(item, context)
+    assert theirs == data
+    assert confluent_avro.AvroDeserializer(client)(data, context) == ours.decode(theirs) == item
+    assert server.subjects == {"orders-value": [1]}
+
+
+def test_avro_with_named_types_of_other_subjects(path: Path, server: SchemaRegistryServer) -> None:
+    money = '{"type":"record","name":"Money","namespace":"shop","fields":[{"name":"cents","type":"long"}]}'
+    order = '{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"price","type":"shop.Money"}]}'
+    server.register("money", {"schemaType": "AVRO", "schema": money, "references": []})
+    references = [{"name": "shop.Money", "subject": "money", "version": 1}]
+    server.register("orders-value", {"schemaType": "AVRO", "schema": order, "references": references})
+    codec = codec_of(Avro(None, server.url), "value", str(path))
+    assert codec is not None and codec.decode(with_id(2, b"\x08")) == {"price": {"cents": 4}}
+    server.subjects.clear()
+    codec = codec_of(Avro(None, server.url), "value", str(path))
+    assert codec is not None
+    with pytest.raises(ValueError, match="no version 1 of money"):
+        codec.decode(with_id(2, b"\x08"))
+
+
+def test_a_schema_is_registered_and_read_once(path: Path, server: SchemaRegistryServer) -> None:
+    server.versions_in_answers = False
+    with Topic.open(path, 1, value_codec=Avro(ORDER, server.url, subject="o/v")) as topic:
+        topic.append_many([{"id": number, "item": "pen"} for number in range(3)])
+        assert server.requests == ["POST /subjects/o%2Fv/versions", "POST /subjects/o%2Fv"]
+        assert len(value_of(topic)) == 3 and len(value_of(topic)) == 3
+    assert server.requests[2:] == ["GET /schemas/ids/1"]
+
+
+def test_a_registry_that_fails_is_no_fault_of_a_record(path: Path, server: SchemaRegistryServer) -> None:
+    """on_error would skip records that can be read once it is back."""
+    with Topic.open(path, 1, value_codec=Avro(ORDER, server.url)) as topic:
+        topic.append({"id": 1, "item": "pen"})
+    server.broken = 503, b"no backend"
+    with Topic.open(path, value_codec=Avro(LATER, server.url)) as topic:
+        with pytest.raises(SchemaRegistryError, match="answers 503"):
+            list(topic.read(on_error="skip"))
+        with pytest.raises(SchemaRegistryError, match="answers 503"):
+            topic.append({"id": 1, "item": "pen"})
+        server.broken = 409, b'{"error_code": 409, "message": "incompatible"}'
+        with pytest.raises(SchemaRegistryError, match="incompatible"):
+            topic.append({"id": 1, "item": "pen"})
+        server.broken = None
+        assert len(list(topic.read(on_error="skip"))) == 1
+        assert topic.append({"id": 2, "item": "pen"}).offset == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b"<html>", b'{"id": "x"}', b"\xff", b'{"schema": 5}', b'{"references": 1}']
+)
+def test_what_is_no_registry(server: SchemaRegistryServer, answer: bytes) -> None:
+    server.broken = 200, answer
+    registry = HttpRegistry(server.url)
+    with pytest.raises(SchemaRegistryError, match=r"127\.0\.0\.1"):
+        registry.schema(1)
+    with pytest.raises(SchemaRegistryError, match=r"127\.0\.0\.1"):
+        registry.register("s", Schema("AVRO", '"long"'))
+
+
+def test_a_registry_that_is_not_there() -> None:
+    with registry_server() as server:
+        url = server.url
+    with pytest.raises(SchemaRegistryError, match="try again"):
+        HttpRegistry(url).schema(1)
+
+
+def test_a_user_is_sent_and_not_shown(server: SchemaRegistryServer) -> None:
+    registry = HttpRegistry(server.url.replace("//", "//a%40b:pass@"))
+    assert registry.schema(1) is None
+    assert server.authorization == "Basic YUBiOnBhc3M="
+    assert "pass" not in repr(registry)
+
+
+@pytest.mark.parametrize("url", ["localhost:8081", "ftp://localhost", "http://", ""])
+def test_what_is_no_url(path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="schema registry"):
+        Topic.open(path, 1, value_codec=Avro("long", url))
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("item", [{"id": 1}, {"id": "1", "item": ""}, {"id": 1, "item": "", "more": 2}, [], 2**70])
+def test_what_a_schema_does_not_take_is_not_written(path: Path, item: Any) -> None:
+    with Topic.open(path, 1, value_codec=Avro(ORDER)) as topic:
+        with pytest.raises(RecordEncodeError, match="Avro"):
+            topic.append(item)
+        assert topic.offsets()[0].stop == 0
+    assert not Path(f"{path}.schemas").exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", with_id(9, b"\2\2x"), with_id(1, b"\2"), with_id(1, b"\2\2xy"), with_id(2, b"")]
+)
+def test_what_does_not_decode(path: Path, data: bytes) -> None:
+    file = SchemaFile(f"{path}.schemas")
+    file.register("orders-value", Schema("AVRO", json.dumps(ORDER, sort_keys=True)))
+    file.register("orders-value", Schema("PROTOBUF", "a"))
+    with Topic.open(path, 1) as topic:
+        topic.append(data)
+    with Topic.open(path, value_codec=Avro(ORDER)) as topic:
+        topic.append({"id": 1, "item": "x"})
+        with pytest.raises(RecordDecodeError, match="orders-0: the value of the record at offset 0"):
+            value_of(topic)
+        assert len(list(topic.read(on_error="skip"))) == 1
+
+
+@given(st.binary(max_size=40))
+def test_no_payload_does_more_than_not_decode(tmp_path_factory: pytest.TempPathFactory, payload: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzzed") / "orders"
+    for codec, item in ((Avro(ORDER), {"id": 1, "item": ""}), (Protobuf(Order), Order())):
+        bound = codec_of(codec, "value", f"{path}-{type(codec).__name__}")
+        assert bound is not None
+        bound.encoded(item, "value")
+        try:
+            again = bound.decode(with_id(2 if isinstance(codec, Protobuf) else 1, payload))
+        except Exception as error:
+            assert not isinstance(error, SchemaRegistryError)
+        else:
+            assert bound.decode(bytes(bound.encode(again))) == again
+
+
+def test_wrong_arguments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="does not take"):
+        Avro({"type": "record"})
+    with pytest.raises(UsageError, match="no JSON"):
+        Avro("{")
+    with pytest.raises(ArgumentTypeError, match="protoc"):
+        Protobuf(int)
+    with pytest.raises(ArgumentTypeError, match="registry is a URL"):
+        Topic.open(path, 1, value_codec=Avro("long", 5))  # type: ignore[arg-type]  # on purpose
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
+    for codec in (lambda: Avro("long"), lambda: Protobuf(Order)):
+        with pytest.raises(UsageError, match=r"kreplog\[schemas\]"):
+            codec()
+
+
+def test_a_text_of_protobuf_is_taken_for_the_message(path: Path) -> None:
+    """As Java programs register it."""
+    file = SchemaFile(f"{path}.schemas")
+    file.register("orders-value", Schema("PROTOBUF", 'syntax = "proto3"; message Order { int64 id = 1; }'))
+    codec = codec_of(Protobuf(Order), "value", str(path))
+    assert codec is not None and codec.decode(with_id(1, b"\0\x08\x05")) == Order(id=5)
+
+
+def test_fields_that_a_message_does_not_know_come_back(path: Path) -> None:
+    codec = codec_of(Protobuf(Money), "value", str(path))
+    assert codec is not None
+    data = codec.encode(Money(cents=1)) + b"\x92\x03\x03new"
+    assert codec.encode(codec.decode(data)) == data

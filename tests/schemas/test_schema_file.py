@@ -1,0 +1,227 @@
+"""A registry that is a file: several processes, kills, full disks and damage."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kreplog.errors import CorruptCheckpointError, DiskFullError, LogLockedError, StorageError
+from kreplog.schemas import Reference, Schema, SchemaFile, SchemaVersion, schema_file
+from tests.waiting import InChild
+
+A = Schema("AVRO", '"long"')
+B = Schema("AVRO", '"string"', (Reference("shop.Money", "money", 3),))
+C = Schema("PROTOBUF", "CgVvcmRlcg==")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.schemas"
+
+
+def test_schemas_have_ids_and_subjects_have_versions(path: Path) -> None:
+    file = SchemaFile(path)
+    assert file.schema(1) is file.version("s", 1) is None
+    assert file.register("s", A) == (1, 1)
+    assert file.register("s", B) == (2, 2)
+    assert file.register("t", B) == SchemaVersion(id=2, version=1)
+    assert file.register("t", C) == SchemaVersion(id=3, version=2)
+    assert file.register("s", A) == (1, 1)
+    assert len(path.read_bytes().splitlines()) == 4
+    for reader in (file, SchemaFile(path)):
+        assert [reader.schema(number) for number in range(5)] == [None, A, B, C, None]
+        assert [reader.version("t", number) for number in range(4)] == [None, B, C, None]
+        assert reader.version("u", 1) is None
+
+
+def test_what_another_process_registers_is_found(path: Path) -> None:
+    file = SchemaFile(path)
+    assert file.register("s", A).id == 1
+    assert InChild(lambda: SchemaFile(path).register("s", B)).result() == (2, 2)
+    assert file.schema(2) == B
+    assert file.register("s", C) == (3, 3)
+
+
+def test_processes_and_threads_register_at_the_same_time(path: Path) -> None:
+    schemas = [Schema("AVRO", str(number)) for number in range(40)]
+
+    def register_all() -> dict[Schema, SchemaVersion]:
+        file = SchemaFile(path)
+        found: dict[Schema, SchemaVersion] = {}
+
+        def register(part: list[Schema]) -> None:
+            found.update({schema: file.register("s", schema) for schema in part})
+
+        threads = [threading.Thread(target=register, args=(part,)) for part in (schemas, schemas[::-1])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    children = [InChild(register_all) for _ in range(4)]
+    results = [child.result() for child in children]
+    assert all(result == results[0] for result in results)
+    assert sorted(results[0].values()) == [SchemaVersion(number, number) for number in range(1, 41)]
+    assert len(path.read_bytes().splitlines()) == 40
+
+
+def test_a_line_that_was_cut_short_is_removed(path: Path) -> None:
+    SchemaFile(path).register("s", A)
+    whole = path.read_bytes()
+    SchemaFile(path).register("s", B)
+    both = path.read_bytes()
+    for end in range(len(whole), len(both)):
+        path.write_bytes(both[:end])
+        file = SchemaFile(path)
+        assert file.schema(2) is None
+        assert file.schema(1) == A
+        assert file.register("s", B) == (2, 2)
+        assert path.read_bytes() == both
+
+
+def test_damage_of_any_byte_is_found(path: Path) -> None:
+    file = SchemaFile(path)
+    file.register("s", A)
+    file.register("s", B)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        try:
+            assert SchemaFile(path).schema(2) is None, f"byte {at}"
+        except CorruptCheckpointError as error:
+            assert error.path == str(path) and "put back the file" in str(error)
+        if whole[at : at + 1] != b"\n":
+            with pytest.raises(CorruptCheckpointError, match=r"line [12] is damaged"):
+                SchemaFile(path).register("s", C)
+
+
+def test_a_file_that_was_replaced_is_read_anew(path: Path) -> None:
+    file = SchemaFile(path)
+    file.register("s", A)
+    other = path.with_name("other")
+    SchemaFile(other).register("t", B)
+    os.replace(other, path)
+    assert file.schema(2) is None
+    assert (file.schema(1), file.version("s", 1)) == (B, None)
+    path.unlink()
+    assert file.register("s", C) == (1, 1)
+    assert SchemaFile(path).schema(1) == C
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    file = SchemaFile(path)
+    file.register("s", A)
+    before = path.read_bytes()
+    written = os.pwrite
+
+    def fail(*given: Any) -> int:
+        if call == "pwrite":
+            written(given[0], given[1][:5], given[2])
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(DiskFullError, match=r"orders\.schemas"):
+            file.register("s", B)
+    assert path.read_bytes() == before
+    assert file.schema(2) is None
+    assert file.register("s", C) == (2, 2)
+
+
+def test_a_schema_that_was_found_is_made_durable_before_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who added it may have been killed before that."""
+    SchemaFile(path).register("s", A)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    SchemaFile(path).register("s", A)
+    assert len(synced) == 2, "the file and its directory"
+
+
+def test_writes_that_are_cut_short_go_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: written(file, data[:3], at))
+    assert SchemaFile(path).register("s", A) == (1, 1)
+    assert SchemaFile(path).schema(1) == A
+
+
+def test_a_stopped_process_that_has_the_lock_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_file, "LOCK_TIMEOUT_S", 0.05)
+    SchemaFile(path).register("s", A)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(LogLockedError, match="locked by another process"):
+            SchemaFile(path).register("s", B)
+        assert SchemaFile(path).schema(1) == A, "readers take no lock"
+    assert SchemaFile(path).register("s", B) == (2, 2)
+
+
+def test_a_child_that_was_forked_meanwhile_leaves_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SchemaFile(path)
+    synced = os.fsync
+    children: list[int] = []
+
+    def fork_and_sync(descriptor: int) -> None:
+        if not children:
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+                os._exit(0)
+            children.append(child)
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fork_and_sync)
+    monkeypatch.setattr(schema_file, "LOCK_TIMEOUT_S", 0.05)
+    try:
+        file.register("s", A)
+        assert file.register("s", B) == (2, 2)
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(path: Path) -> None:
+    file = SchemaFile(path)
+    with file._mutex:
+        child = InChild(lambda: file.register("s", A))
+        assert child.result() == (1, 1)
+
+
+def test_who_may_not_write_or_read(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no-folder"):
+        SchemaFile(tmp_path / "no-folder" / "s").register("s", A)
+    with pytest.raises(StorageError, match="cannot"):
+        SchemaFile(tmp_path).schema(1)
+
+
+def test_what_was_cut_short_leaves_nothing_behind_a_shorter_line(path: Path) -> None:
+    SchemaFile(path).register("s", A)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"0123abcd " + b"x" * 1000)
+    SchemaFile(path).register("s", C)
+    assert path.read_bytes().startswith(whole) and len(path.read_bytes()) < 500
+    assert SchemaFile(path).version("s", 2) == C
+
+
+def test_a_file_that_is_replaced_before_it_is_locked_is_not_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = fcntl.flock
+
+    def replace_and_lock(file: int, operation: int) -> None:
+        patch.undo()
+        path.unlink()
+        locked(file, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", replace_and_lock)
+        SchemaFile(path).register("s", A)
+    assert SchemaFile(path).schema(1) == A
