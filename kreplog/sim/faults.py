@@ -112,6 +112,9 @@ FEW_EPOCHS_SHARE = 0.3
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
+LATE_REGISTRATION_MS = 2500
+"""How late a broker registers in some seeds: its clients' requests have it read the store meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -146,8 +149,9 @@ class SimulationPlan:
     that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
-    the same. misused: clients also send what brokers refuse, and a consumer has sessions. allocates_producer_ids:
-    brokers allocate those that they hand out in the store, which loses more responses.
+    the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
+    seeds. misused: clients also send what brokers refuse, and a consumer has sessions. allocates_producer_ids: brokers
+    allocate those that they hand out in the store, which loses more responses.
     """
 
     seed: int
@@ -176,6 +180,7 @@ class SimulationPlan:
     last_epoch: int = LAST_EPOCH
     creates_topics: bool = False
     awaits_metadata: bool = False
+    registers_late_ms: int = 0
     drains_channels: bool = False
     misused: bool = False
     allocates_producer_ids: bool = False
@@ -236,6 +241,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         replicas_per_part=1 if seed % 18 == 11 else REPLICAS_PER_PART,
         creates_topics=seed % 24 == 19,
         awaits_metadata=seed % 24 == 22,
+        registers_late_ms=LATE_REGISTRATION_MS if seed % 120 == 118 else 0,
         drains_channels=seed % 24 == 22,
         misused=seed % 21 == 14,
         allocates_producer_ids=seed % 16 == 7,

@@ -286,6 +286,7 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
         assert [partition.error for partition in result.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
         forgetting = await send_fetch((begun.session_id, 2), (), TP)
         assert forgetting.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert client.broker.manager.fetch_session(begun.session_id) is None, "its client does not use it again"
 
     with_broker(tmp_path, work)
 

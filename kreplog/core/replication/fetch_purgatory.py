@@ -3,7 +3,7 @@ over."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core.effects import Reply, StateChange, Steps
@@ -101,6 +101,10 @@ class FetchPurgatory:
             yield SESSIONS, replica_id, size
         for fetch in self._parked:
             yield ACCOUNT, fetch.request.replica_id, _size_of(fetch)
+
+    def session(self, session_id: int) -> Sequence[FetchPartition] | None:
+        """The partitions of a fetch session, as last listed; None if there is no such session."""
+        return self._sessions.partitions(session_id)
 
     def __contains__(self, fetch: DelayedFetch) -> bool:
         """Whether it is delayed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
@@ -51,6 +51,7 @@ from kreplog.core.messages import (
     BrokerConfigs,
     ControlRequest,
     DeleteRecordsRequest,
+    FetchPartition,
     FetchRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -173,6 +174,10 @@ class ReplicaManager:
     def charges(self) -> Iterator[tuple[str, int, int]]:
         """(account, replica id, bytes) of the state of all fetchers, as charged to `memory`."""
         return self._fetches.charges()
+
+    def fetch_session(self, session_id: int) -> Sequence[FetchPartition] | None:
+        """The partitions of a fetch session, as last listed; None if there is no such session."""
+        return self._fetches.session(session_id)
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event. Of the delayed requests that are due or can be completed a step completes only so many, since

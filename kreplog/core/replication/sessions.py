@@ -42,17 +42,21 @@ def next_epoch(session_epoch: int) -> int:
     return 1 if session_epoch >= LAST_EPOCH else session_epoch + 1
 
 
-def without_unknown_topics(request: FetchRequest, listed: bool) -> FetchRequest | ErrorCode:
-    """What is served of a request that names topics by ids unknown here, which `request` lacks; or the error of the
-    whole. listed: it fetches some of them; else it only forgets them.
+def without_unknown_topics(request: FetchRequest, listed: bool) -> tuple[FetchRequest, ErrorCode]:
+    """What is served of a request that names topics by ids unknown here, which `request` lacks; and the error of the
+    whole response, NONE if it is the response to what is served. listed: it fetches some of them; else it only forgets
+    them.
 
     No session can hold an unknown topic: a full fetch is served without one, and at once, since its response has errors
     for those topics. An incremental fetch has only part of its session, which may hold a deleted topic under a name
-    that this broker no longer knows, and would return it in every response: the client has to begin a new one.
+    that this broker no longer knows, and would return it in every response: the session ends, and the client has to
+    begin a new one.
     """
     if request.session_epoch > INITIAL_EPOCH:
-        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    return replace(request, session_id=NO_SESSION, session_epoch=FINAL_EPOCH, max_wait_ms=0) if listed else request
+        ends = replace(request, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), max_wait_ms=0)
+        return ends, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    served = replace(request, session_epoch=FINAL_EPOCH, max_wait_ms=0) if listed else request
+    return served, ErrorCode.NONE
 
 
 class _CachedPartition:
@@ -248,10 +252,10 @@ class FetchSessions:
             session.mark(partition)
         return tuple(holders)
 
-    def partitions(self, session_id: int) -> Sequence[FetchPartition]:
-        """The partitions of a session, as last listed; empty if there is no such session."""
+    def partitions(self, session_id: int) -> Sequence[FetchPartition] | None:
+        """The partitions of a session, as last listed; None if there is no such session."""
         session = self._followers.get(session_id) or self._consumers.get(session_id)
-        return [] if session is None else [held.request for held in session.held.values()]
+        return None if session is None else [held.request for held in session.held.values()]
 
     def _find(self, request: FetchRequest) -> _Session | None:
         """The session that the request names, if it belongs to the sender."""

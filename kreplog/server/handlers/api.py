@@ -403,17 +403,17 @@ class Api:
             raise PeerProtocolError(
                 f"a fetch of replica {request.replica_id} on a client listener: followers use the internal one"
             )
+        error = ErrorCode.NONE
         if unknown_ids:
-            served = without_unknown_topics(request, bool(unknown))
-            if isinstance(served, ErrorCode):
-                context.respond(fetch.encode_response(FetchResponse(served), header))
-                return
-            request = served
+            request, error = without_unknown_topics(request, bool(unknown))
 
         def id_of(name: str) -> str:
             return topics.id_of(name) or ""
 
         def encode(response: FetchResponse) -> Sequence[Any]:
+            if error is not ErrorCode.NONE:
+                refusal: Sequence[Any] = fetch.encode_response(FetchResponse(error), header)
+                return refusal
             leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
             live = self._metadata_handlers.brokers
             nodes = [live[leader] for leader in sorted(leaders) if leader in live]

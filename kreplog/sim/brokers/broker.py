@@ -192,7 +192,8 @@ class BrokerProcess:
         self._producer_ids = VirtualProducerIds(self)
         self._automatic = VirtualAutomaticTopics(self)
         self._metadata_requests = VirtualMetadataRequests(self)
-        self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve)
+        violate = partial(cluster.checkers.violate, model=None)
+        self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve, violate)
         self._directory = LogDirectoryState()
         self._flusher = VirtualFlusher(
             scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
@@ -269,6 +270,7 @@ class BrokerProcess:
         """Attach to the network and request a session of the store."""
         self.cluster.network.attach(self.host, self._requested)
         self.link.connect()
+        self._metadata_requests.started()
         self._checkpoint_later()
 
     def crash(self, notice_us: int | None) -> None:
@@ -390,8 +392,12 @@ class BrokerProcess:
         elif self.alive:
             self.cluster.network.reply(reply_to, response())
 
-    def _connected(self, session_id: int) -> None:
-        self.apply_all(self.cores.session_started(session_id))
+    def _connected(self, session_id: int, late: bool = False) -> None:
+        session, late_ms = self.link.session, self.cluster.plan.registers_late_ms
+        if late_ms and not late:
+            self._scheduler.after(late_ms * MS, self._connected, session_id, True)
+        elif self.alive and session is not None and session.id == session_id:
+            self.apply_all(self.cores.session_started(session_id))
 
     def stepped(self, runner: CoreRunner) -> None:
         """A step has ended."""

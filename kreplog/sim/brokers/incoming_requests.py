@@ -12,23 +12,26 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.sessions import without_unknown_topics
 from kreplog.errors import ErrorCode
 from kreplog.sim.brokers.core_runner import LocalReply
+from kreplog.sim.checks.session_checker import FetchSessionChecker
 from kreplog.sim.clients.session_consumer import FetchByIds
 from kreplog.types import TopicPartition
 
 
 class IncomingRequests:
     """Of one process. reply: sends a response as soon as the process is not paused. serve: passes (reply_to, request)
-    to the request's core."""
+    to the request's core. violate: as in FetchSessionChecker."""
 
     def __init__(
         self,
         manager: ReplicaManager,
         reply: Callable[[int, Callable[[], Any]], None],
         serve: Callable[[Any, Any], None],
+        violate: Callable[[str, str], None],
     ) -> None:
         self._manager = manager
         self._reply = reply
         self._serve = serve
+        self._sessions = FetchSessionChecker(manager.broker_id, manager.fetch_session, violate)
 
     def receive(self, reply_to: int, request: Any, internal: bool) -> None:
         """internal: it came by the listener that only brokers use. A fetch that a client has forged gets no response,
@@ -46,13 +49,13 @@ class IncomingRequests:
         states = self._manager.metadata.partitions.values()
         listed = ((state.topic_id, state.partition.topic) for state in states)
         names = topic_names(listed, self._manager.partitions)
-        served, unknown = _with_names(fetch, names)
-        if isinstance(served, ErrorCode):
-            self._reply(reply_to, lambda: FetchResponse(served))
-            return
+        served, error, unknown = _with_names(fetch, names)
 
         def respond(response: FetchResponse) -> None:
             complete = replace(response, partitions=(*response.partitions, *unknown))
+            if error is not ErrorCode.NONE:
+                complete = FetchResponse(error)
+            self._sessions.responds(fetch, complete)
             self._reply(reply_to, lambda: complete)
 
         self._serve(LocalReply(respond), served)
@@ -60,8 +63,9 @@ class IncomingRequests:
 
 def _with_names(
     fetch: FetchByIds, names: Mapping[str, str]
-) -> tuple[FetchRequest | ErrorCode, tuple[FetchedPartition, ...]]:
-    """The request to serve, or its error; and the responses for the topics that it fetches and that have no name."""
+) -> tuple[FetchRequest, ErrorCode, tuple[FetchedPartition, ...]]:
+    """The request to serve; the error of the whole response, if any; and the responses for the topics that it fetches
+    and that have no name."""
     partitions, unknown = [], []
     for listed in fetch.request.partitions:
         name, number = names.get(listed.topic_id), listed.partition.partition
@@ -74,5 +78,5 @@ def _with_names(
     )
     request = replace(fetch.request, partitions=tuple(partitions), forgotten=forgotten)
     if not unknown and len(forgotten) == len(fetch.forgotten):
-        return request, ()
-    return without_unknown_topics(request, bool(unknown)), tuple(unknown)
+        return request, ErrorCode.NONE, ()
+    return *without_unknown_topics(request, bool(unknown)), tuple(unknown)

@@ -1,38 +1,32 @@
-"""VirtualMetadataRequests: answers Metadata requests as brokers do, by core.broker.metadata_waits, and their checker.
+"""VirtualMetadataRequests: answers Metadata requests as brokers do, by core.broker.metadata_waits.
 
-Only in some seeds: in the others a broker answers at once, with whatever it has.
-
-without source      a response lists all topics of a broker that has none, of a controller or the store
-unlisted            a response leaves out a broker that was live less than LISTED_MS ago, or the starting broker itself
-ended leader        a response names a leader that is not registered
-suspected leader    a response names a leader that has just closed its connection, before the wait for another is over
-own leadership      a broker names itself as a leader before a controller has sent it the LeaderAndIsr
-store not read      a request is refused for want of metadata, although the store has not been read
-store read early    the store is read again while what was read is fresh
+Only in some seeds: in the others a broker answers at once, with whatever it has. In these seeds each process also has a
+request that changes the cluster from its start on, which waits for metadata and does nothing after that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core import effects
-from kreplog.core.broker.metadata_waits import FRESH_MS, MetadataNeed, MetadataWaits, Until, Waits
-from kreplog.core.broker.recently_failed import LISTED_MS, SUSPECTED_MS
+from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until, Waits
 from kreplog.core.controller import store_reader
-from kreplog.core.messages import LeaderAndIsrRequest, PartitionState
+from kreplog.core.messages import LeaderAndIsrRequest
 from kreplog.core.replication.metadata import leader_for_clients
 from kreplog.errors import CoordinationError
+from kreplog.sim.checks.metadata_checker import Clock, MetadataChecker
 from kreplog.sim.machines.scheduler import MS
-from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
 
 PAUSED_MS = 200
 """Delay before a paused process looks at a request, or at the end of a wait, again."""
+
+_CHANGE = MetadataNeed(changes=True)
 
 
 class VirtualMetadataRequests:
@@ -46,10 +40,16 @@ class VirtualMetadataRequests:
         self._need = MetadataNeed(leaders=self._leaders, lists_all=True)
         self._waiting: dict[_Request, Until] = {}
         self._reading: list[_Request] = []
-        self._checker = _Checker(process)
+        clock = Clock(lambda: self._scheduler.now_ms, lambda: process.now_ms)
+        self._checker = MetadataChecker(process.id, self._metadata, clock, self._violate)
+
+    def started(self) -> None:
+        """The process has started: a client requests a change, whose response does not matter."""
+        if self._process.cluster.plan.awaits_metadata:
+            self._continue(_Request(None, self._waits.begin(_CHANGE), self._scheduler.now_ms))
 
     def receive(self, reply_to: int) -> None:
-        """A request has arrived."""
+        """A Metadata request has arrived."""
         self._running(lambda: self._continue(_Request(reply_to, self._waits.begin(self._need), self._scheduler.now_ms)))
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> None:
@@ -68,6 +68,9 @@ class VirtualMetadataRequests:
         for request, wait in list(self._waiting.items()):
             if self._waiting.get(request) is wait and wait.condition(self._process.now_ms):
                 self._end_wait(request, wait, True)
+
+    def _violate(self, kind: str, text: str) -> None:
+        self._process.cluster.checkers.violate(kind, text, None)
 
     def _leaders(self) -> set[int]:
         return {state.state.leader for state in self._metadata.partitions.values()}
@@ -100,8 +103,11 @@ class VirtualMetadataRequests:
 
     def _answer(self, request: _Request, is_answered: bool) -> None:
         network = self._process.cluster.network
+        if request.reply_to is None:
+            self._checker.changes(request.arrived_ms)
+            return
         if not is_answered:
-            self._checker.refused(request)
+            self._checker.refused(request.arrived_ms)
             network.refuse_reply(request.reply_to)
             return
         listed = self._waits.recently_failed.listed(self._process.now_ms)
@@ -111,7 +117,7 @@ class VirtualMetadataRequests:
             state._replace(state=state.state._replace(leader=leader_for_clients(state, live)))
             for state in self._metadata.partitions.values()
         ]
-        self._checker.answered(request, brokers, states)
+        self._checker.answered(request.arrived_ms, brokers, states)
         network.reply(request.reply_to, (brokers, {state.partition: state for state in states}))
 
     # The store
@@ -156,76 +162,8 @@ class VirtualMetadataRequests:
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """A request that waits. arrived_ms: virtual time."""
+    """A request that waits. reply_to: None of one that changes the cluster. arrived_ms: virtual time."""
 
-    reply_to: int
+    reply_to: int | None
     waits: Waits
     arrived_ms: int
-
-
-class _Checker:
-    """Judges the responses of one process."""
-
-    def __init__(self, process: BrokerProcess) -> None:
-        self._process = process
-        self._scheduler = process.cluster.scheduler
-        self._metadata = process.manager.metadata
-        self._received: dict[TopicPartition, int] = {}
-        self._live_ms: dict[int, int] = {}
-        self._closed_ms: dict[int, int] = {}
-        self._read_ms = -FRESH_MS
-        self._began_ms = -FRESH_MS
-
-    def leader_and_isr(self, request: LeaderAndIsrRequest) -> None:
-        for partition, _, state, *_ in request.partitions:
-            self._received[partition] = max(state.leader_epoch, self._received.get(partition, NO_EPOCH))
-
-    def changed(self) -> None:
-        self._live_ms |= dict.fromkeys(self._metadata.brokers, self._process.now_ms)
-
-    def connection_closed(self, broker: int) -> None:
-        self._closed_ms[broker] = self._process.now_ms
-
-    def reads(self) -> None:
-        """A read of the store begins."""
-        now_ms = self._process.now_ms
-        if now_ms < self._read_ms + FRESH_MS:
-            self._violate("store read early", f"reads the store {now_ms - self._read_ms} ms after the last read")
-        self._began_ms = self._scheduler.now_ms
-
-    def has_read(self) -> None:
-        self._read_ms = self._process.now_ms
-
-    def refused(self, request: _Request) -> None:
-        if self._began_ms < request.arrived_ms - FRESH_MS:
-            self._violate("store not read", "refuses a Metadata request without a read of the store")
-
-    def answered(self, request: _Request, brokers: dict[int, Any], states: Sequence[PartitionState]) -> None:
-        metadata, now_ms = self._metadata, self._process.now_ms
-        if not (metadata.from_controller or metadata.from_store):
-            self._violate("without source", "lists all topics, although it knows none")
-        if not metadata.from_controller:
-            self._check_own(states)
-            if self._process.id not in brokers:
-                self._violate("unlisted", "leaves out itself")
-        leaders = {state.state.leader for state in states} - {NO_LEADER}
-        if ended := leaders - metadata.brokers.keys() - {self._process.id}:
-            self._violate("ended leader", f"names the leaders {sorted(ended)}, which are not registered")
-        for broker, at_ms in self._live_ms.items():
-            if now_ms < at_ms + LISTED_MS and broker not in brokers:
-                self._violate("unlisted", f"leaves out broker {broker}, which was live {now_ms - at_ms} ms ago")
-        if self._scheduler.now_ms < request.arrived_ms + SUSPECTED_MS:
-            for broker, at_ms in self._closed_ms.items():
-                if now_ms < at_ms + SUSPECTED_MS and broker in leaders and broker in metadata.brokers:
-                    text = f"names leader {broker}, which closed its connection {now_ms - at_ms} ms ago"
-                    self._violate("suspected leader", text)
-
-    def _check_own(self, states: Sequence[PartitionState]) -> None:
-        for state in states:
-            received = self._received.get(state.partition, NO_EPOCH)
-            if state.state.leader == self._process.id and received < state.state.leader_epoch:
-                text = f"names itself as leader of {state.partition} in epoch {state.state.leader_epoch}"
-                self._violate("own leadership", f"{text}, which no controller has made it")
-
-    def _violate(self, kind: str, text: str) -> None:
-        self._process.cluster.checkers.violate(kind, f"broker {self._process.id} {text}", None)

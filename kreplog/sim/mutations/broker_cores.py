@@ -11,7 +11,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core.broker import control_channel, log_directory_state, request_parts
+from kreplog.core.broker import control_channel, log_directory_state, metadata_waits, request_parts
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.broker.file_syncs import FileSyncs
@@ -328,3 +328,16 @@ def _leads_by_the_store() -> list[Patch]:
         right(self, brokers, states, NO_LEADER)
 
     return [(MetadataCache, "read", read)]
+
+
+@MUTATIONS.add("own-broker-unlisted")
+def _own_broker_unlisted() -> list[Patch]:
+    """A broker that has read the store before it registered leaves itself out of the metadata, which clients have just
+    got from it."""
+    return [(MetadataCache, "listed_brokers", lambda self, own: self.brokers)]
+
+
+@MUTATIONS.add("changes-wait-as-queries")
+def _changes_wait_as_queries() -> list[Patch]:
+    """A request that changes the cluster goes by the store soon, although a controller is about to be elected."""
+    return [(metadata_waits, "CHANGE_WAIT_MS", metadata_waits.QUERY_WAIT_MS)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kreplog.core.broker import client_requests
 from kreplog.core.messages import FetchRequest
 from kreplog.core.replication import fetch_purgatory
-from kreplog.core.replication.sessions import without_unknown_topics
+from kreplog.core.replication.sessions import NO_SESSION, without_unknown_topics
 from kreplog.errors import ErrorCode
 from kreplog.sim.brokers import incoming_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
@@ -42,7 +44,29 @@ def _session_goes_on_with_unknown_topic() -> list[Patch]:
     """An incremental fetch that names an unknown topic id goes on: the session keeps a deleted topic that its consumer
     has forgotten."""
 
-    def served(request: FetchRequest, listed: bool) -> FetchRequest | ErrorCode:
-        return request if request.session_epoch > 0 else without_unknown_topics(request, listed)
+    def served(request: FetchRequest, listed: bool) -> tuple[FetchRequest, ErrorCode]:
+        return (request, ErrorCode.NONE) if request.session_epoch > 0 else without_unknown_topics(request, listed)
+
+    return [(incoming_requests, "without_unknown_topics", served)]
+
+
+@MUTATIONS.add("session-lacks-unknown-topic")
+def _session_lacks_unknown_topic() -> list[Patch]:
+    """A full fetch that lists an unknown topic id begins a session: its consumer takes the topic to be in it, and does
+    not list it again once it is known."""
+
+    def served(request: FetchRequest, listed: bool) -> tuple[FetchRequest, ErrorCode]:
+        return without_unknown_topics(request, listed and request.session_epoch != 0)
+
+    return [(incoming_requests, "without_unknown_topics", served)]
+
+
+@MUTATIONS.add("refused-session-stays")
+def _refused_session_stays() -> list[Patch]:
+    """A session that is refused since its fetch names an unknown topic id stays in memory, in one of the slots."""
+
+    def served(request: FetchRequest, listed: bool) -> tuple[FetchRequest, ErrorCode]:
+        ends, error = without_unknown_topics(request, listed)
+        return replace(ends, session_id=NO_SESSION), error
 
     return [(incoming_requests, "without_unknown_topics", served)]

@@ -90,13 +90,13 @@ def test_a_session_from_beginning_to_end() -> None:
 
     fourth = begin(fetches, request([position(1, 1), position(3)], (7, 3), forgotten=[0, 8]))
     assert to_read(fourth) == [1, 3]
-    assert [listed.partition.partition for listed in fetches.partitions(7)] == [1, 2, 3]
+    assert [listed.partition.partition for listed in fetches.partitions(7) or ()] == [1, 2, 3]
     assert list(fetches.mark(tp(0))) == []
     assert sent(fourth, [fetched(1, 1), fetched(3, -1, b"", 0)]) == [1, 3]
 
     final = begin(fetches, request([position(5)], (7, -1)))
     assert (final.session_id, to_read(final), sent(final, [fetched(5)])) == (0, [5], [5])
-    assert fetches.partitions(7) == []
+    assert fetches.partitions(7) is None
     assert list(fetches.mark(tp(1))) == []
     assert fetches.begin(request((), (7, 4)), 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -149,8 +149,8 @@ def test_a_new_session_ends_the_old_one_of_the_same_fetcher_alone() -> None:
     assert len(fetches) == 2
     assert begin(fetches, request([position(2)], (7, 0))).session_id == 9
     assert len(fetches) == 2
-    assert fetches.partitions(7) == []
-    assert [listed.partition for listed in fetches.partitions(9)] == [tp(2)]
+    assert fetches.partitions(7) is None
+    assert [listed.partition for listed in fetches.partitions(9) or ()] == [tp(2)]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_slots_are_never_exceeded_and_followers_go_before_consumers() -> None:
     assert consumers == [7, 8, 0]  # a third is served, but not remembered
     begin(fetches, request((), (7, 1), replica=CONSUMER), 1)
     assert begin(fetches, request([position(1)]), 2).session_id == 9  # takes the place of 8, the least recently used
-    assert fetches.partitions(8) == []
+    assert fetches.partitions(8) is None
     assert list(fetches.mark(tp(0))) == [7]
     assert begin(fetches, request([position(1)], replica=3), 3).session_id == 10  # and of 7
     assert begin(fetches, request([position(1)], replica=CONSUMER), 4).session_id == 0
@@ -300,7 +300,7 @@ def test_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
         sent(context, [fetched(number, epoch, b"x" if number == new else b"") for number in found])
         positions = {new: 1} if epoch % 2 else {}
     assert looks == 101  # each of the fifty when it got its record and when it fetched the next; the first once
-    assert len(fetches.partitions(7)) == 10_000
+    assert len(fetches.partitions(7) or ()) == 10_000
 
 
 # --- the metadata cache ---------------------------------------------------------------------------------------------
@@ -394,8 +394,10 @@ def test_an_incremental_fetch_that_names_an_unknown_topic_has_to_begin_a_new_ses
     """It has only a part of the session, which may hold that topic under the name that it had."""
     for listed in (True, False):
         for epoch in (1, sessions.LAST_EPOCH):
-            continued = request([position(0)], (7, epoch), replica=CONSUMER)
-            assert without_unknown_topics(continued, listed) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            continued = request([position(0)], (7, epoch), forgotten=(1,), replica=CONSUMER)
+            served, error = without_unknown_topics(continued, listed)
+            assert error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            assert served == replace(continued, session_epoch=-1, partitions=(), forgotten=(), max_wait_ms=0)
 
 
 def test_a_full_fetch_of_an_unknown_topic_is_served_at_once_without_a_session() -> None:
@@ -403,5 +405,16 @@ def test_a_full_fetch_of_an_unknown_topic_is_served_at_once_without_a_session() 
     for session in ((0, 0), (7, 0), (7, -1), (0, -1)):
         full = request([position(0)], session, replica=CONSUMER)
         served = without_unknown_topics(full, listed=True)
-        assert served == replace(full, session_id=0, session_epoch=-1, max_wait_ms=0)
-        assert without_unknown_topics(full, listed=False) is full, "what it forgets is in no new session"
+        assert served == (replace(full, session_epoch=-1, max_wait_ms=0), ErrorCode.NONE)
+        assert without_unknown_topics(full, listed=False) == (full, ErrorCode.NONE), "what it forgets is in no session"
+
+
+@pytest.mark.parametrize("epoch", [1, 0])
+def test_a_fetch_that_names_an_unknown_topic_leaves_no_session_behind(epoch: int) -> None:
+    fetches = cache()
+    begun = begin(fetches, request([position(0), position(1)], replica=CONSUMER))
+    assert begun.session_id == 7
+    served, _ = without_unknown_topics(request([position(0)], (7, epoch), replica=CONSUMER), listed=True)
+    assert begin(fetches, served).session_id == 0
+    assert (len(fetches), fetches.partitions(7)) == (0, None)
+    assert list(fetches.charges()) == []
