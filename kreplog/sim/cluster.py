@@ -370,9 +370,7 @@ class Cluster:
 
     def _start_transactions(self, partitions: Mapping[str, int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""
-        topics = transaction_client.TransactionTopics(
-            partitions[TRANSACTED_TOPIC], partitions[OFFSETS_TOPIC], partitions[TRANSACTIONS_TOPIC]
-        )
+        topics = transaction_client.TransactionTopics(partitions[TRANSACTED_TOPIC], partitions[TRANSACTIONS_TOPIC])
         writers = []
         for index in range(self.plan.writers):
             context = self._client_context(f"transactional-{index + 1}")

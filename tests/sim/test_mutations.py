@@ -43,6 +43,7 @@ FOUND = {
     "control-request-sent-once": 0,
     "control-requests-reordered": 18,
     "controller-writes-unfenced": 60,
+    "coordinator-by-another-partition": 3,
     "coordinator-read-skips-records": 3,
     "coordinator-reads-uncommitted": 9,
     "creation-repeated-at-once": 19,

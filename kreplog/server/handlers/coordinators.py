@@ -6,41 +6,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from time import monotonic
 
 from kreplog.config import GroupConfig, TransactionConfig
-from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.core.broker.coordinator_lookup import GROUP, InternalTopicCreation, find_coordinator, internal_topics
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.server.handlers.admin import AdminHandlers, Fields, RefusedError
-from kreplog.server.handlers.topics import TopicView, TopicViews
+from kreplog.server.handlers.topics import TopicViews
 from kreplog.types import BrokerRegistration
 
 _log = logging.getLogger("kreplog.server")
 
-_GROUP = 0
-_TRANSACTION = 1
-"""Coordinator types."""
-
 CREATION_S = 10.0
 """How long FindCoordinator waits until a new internal topic has leaders."""
-
-RETRY_S = 0.25
-"""How long clients get the outcome of a creation that failed: they repeat the request until there is a coordinator."""
-
-
-@dataclass
-class _Kind:
-    """The internal topic of one coordinator type. failure: the outcome of a creation that failed, and when."""
-
-    topic: str
-    partitions: int
-    replicas: int
-    settings: Mapping[str, str]
-    factor: str
-    creation: asyncio.Lock = field(default_factory=asyncio.Lock)
-    failure: tuple[float, Fields] | None = None
 
 
 class CoordinatorHandlers:
@@ -57,72 +35,54 @@ class CoordinatorHandlers:
         self._admin = admin
         self._topics = topics
         self._brokers = brokers
-        self._kinds = {
-            _GROUP: _Kind(
-                OFFSETS_TOPIC,
-                groups.offsets_topic_num_partitions,
-                groups.offsets_topic_replication_factor,
-                {"segment.bytes": str(groups.offsets_topic_segment_bytes), "cleanup.policy": "compact"},
-                "offsets.topic.replication.factor",
-            ),
-            _TRANSACTION: _Kind(
-                TRANSACTIONS_TOPIC,
-                transactions.transaction_state_log_num_partitions,
-                transactions.transaction_state_log_replication_factor,
-                {
-                    "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
-                    "min.insync.replicas": str(transactions.transaction_state_log_min_isr),
-                    "cleanup.policy": "compact",
-                },
-                "transaction.state.log.replication.factor",
-            ),
-        }
+        wanted = internal_topics(groups, transactions)
+        self._creations = {key_type: InternalTopicCreation(topic) for key_type, topic in wanted.items()}
+        self._locks = {key_type: asyncio.Lock() for key_type in wanted}
 
     async def find(self, request: object) -> Fields:
         """FindCoordinator for a group or transactional id, or from version 4 on for several."""
-        kind = self._kinds.get(getattr(request, "key_type", _GROUP))
+        key_type = getattr(request, "key_type", GROUP)
         keys = list(dict.fromkeys(getattr(request, "coordinator_keys", None) or ()))
         single = getattr(request, "key", None)
-        if kind is None:
+        if key_type not in self._creations:
             refused = _failure(ErrorCode.UNSUPPORTED_VERSION, "coordinators are those of groups and transactions")
             return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}
-        failure = await self._create(kind)
-        found = [{**(failure or self._coordinator(kind, key)), "key": key} for key in keys]
-        return {**(failure or self._coordinator(kind, single or "")), "coordinators": found}
+        failure = await self._create(key_type)
+        found = [{**(failure or self._coordinator(key_type, key)), "key": key} for key in keys]
+        return {**(failure or self._coordinator(key_type, single or "")), "coordinators": found}
 
     async def create_offsets_topic(self) -> None:
         """Create `__consumer_offsets` if it does not exist; a failure is logged."""
-        await self._create(self._kinds[_GROUP])
+        await self._create(GROUP)
 
-    async def _create(self, kind: _Kind) -> Fields | None:
+    async def _create(self, key_type: int) -> Fields | None:
         """Create the internal topic if it does not exist; the response if that fails."""
-        if self._topics.get(kind.topic) is not None:
+        creation = self._creations[key_type]
+        topic = creation.topic
+        if self._topics.get(topic.name) is not None:
             return None
-        async with kind.creation:
-            if self._topics.get(kind.topic) is not None:
+        async with self._locks[key_type]:
+            if self._topics.get(topic.name) is not None:
                 return None
-            if kind.failure is not None and monotonic() < kind.failure[0] + RETRY_S:
-                return kind.failure[1]
-            try:
-                await self._admin.create_internal_topic(
-                    kind.topic, kind.partitions, kind.replicas, dict(kind.settings), CREATION_S
-                )
-            except (RefusedError, KreplogError) as error:
-                text = f"{kind.topic} cannot be created with {kind.factor} = {kind.replicas}: {error}"
-                _log.warning("%s", text)
-                kind.failure = monotonic(), _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-                return kind.failure[1]
-        return None
+            problem = creation.failure(_now_ms())
+            if problem is None:
+                try:
+                    await self._admin.create_internal_topic(
+                        topic.name, topic.partitions, topic.replication_factor, topic.settings, CREATION_S
+                    )
+                except (RefusedError, KreplogError) as error:
+                    problem = creation.failed(str(error), _now_ms())
+                    _log.warning("%s", problem)
+        return None if problem is None else _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
 
-    def _coordinator(self, kind: _Kind, key: str) -> Fields:
-        view: TopicView | None = self._topics.get(kind.topic)
-        if view is None:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic} is being created")
-        number = partition_of_group(key, len(view.partitions))
-        state = view.partitions.get(number)
-        broker = None if state is None else self._brokers().get(state.state.leader)
-        if broker is None:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic}-{number} has no leader")
+    def _coordinator(self, key_type: int, key: str) -> Fields:
+        topic = self._creations[key_type].topic.name
+        view, brokers = self._topics.get(topic), self._brokers()
+        leaders = {} if view is None else {number: each.state.leader for number, each in view.partitions.items()}
+        found = find_coordinator(topic, key, leaders, brokers)
+        if found.problem:
+            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, found.problem)
+        broker = brokers[found.broker]
         return {
             "error_code": 0,
             "error_message": None,
@@ -134,3 +94,7 @@ class CoordinatorHandlers:
 
 def _failure(error: ErrorCode, message: str) -> Fields:
     return {"error_code": int(error), "error_message": message, "node_id": -1, "host": "", "port": -1}
+
+
+def _now_ms() -> int:
+    return int(monotonic() * 1000)

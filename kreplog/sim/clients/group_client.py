@@ -124,10 +124,10 @@ class _Member:
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
         """The coordinator's response, None for none."""
-        known = self._metadata.partitions.get(self._home)
+        coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
         response = None
-        if known is not None and known.state.leader != NO_LEADER:
-            (response,) = yield Call(known.state.leader, (request,), self._settings.request_ms + more_ms)
+        if coordinator != NO_LEADER:
+            (response,) = yield Call(coordinator, (request,), self._settings.request_ms + more_ms)
         if response is None or getattr(response, "error", ErrorCode.NONE) is ErrorCode.NOT_COORDINATOR:
             yield from self._metadata.refresh()
         return response

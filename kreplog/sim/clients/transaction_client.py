@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,7 +24,6 @@ from kreplog.core.group_messages import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     TxnOffsetCommitRequest,
-    partition_of_group,
 )
 from kreplog.core.messages import (
     CONSUMER,
@@ -82,10 +82,9 @@ Steps = Generator[ClientEffect, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TransactionTopics:
-    """The numbers of partitions: of the topic that transactions write to, and of the coordinators'."""
+    """The numbers of partitions: of the topic that transactions write to, and of `__transaction_state`."""
 
     transacted: int
-    offsets: int
     transactions: int
 
     @property
@@ -94,9 +93,6 @@ class TransactionTopics:
 
     def home_of(self, transactional_id: str) -> TopicPartition:
         return TopicPartition(TRANSACTIONS_TOPIC, partition_of_transaction(transactional_id, self.transactions))
-
-    def home_of_group(self) -> TopicPartition:
-        return TopicPartition(OFFSETS_TOPIC, partition_of_group(GROUP, self.offsets))
 
 
 class TransactionalProcess:
@@ -145,35 +141,41 @@ class TransactionalProcess:
 
     # Requests
 
-    def _call(self, home: TopicPartition, request: Any, errors: Callable[[Any], Sequence[ErrorCode]]) -> Steps:
-        """The response of the leader of `home` that is final: all is done, or an error is not retriable. None once the
-        client is to finish."""
+    def _coordinator(self) -> int:
+        return self._metadata.coordinator_of(TRANSACTIONS_TOPIC, self._id)
+
+    def _group_coordinator(self) -> int:
+        return self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
+
+    def _call(self, find: Callable[[], int], request: Any, errors: Callable[[Any], Sequence[ErrorCode]]) -> Steps:
+        """The final response of a broker: all is done, or an error is not retriable. find: returns the broker by the
+        newest metadata, NO_LEADER for none."""
         while True:
-            known = self._metadata.partitions.get(home)
+            broker = find()
             response = None
-            if known is not None and known.state.leader != NO_LEADER:
-                (response,) = yield Call(known.state.leader, (request,), self._settings.request_ms)
+            if broker != NO_LEADER:
+                (response,) = yield Call(broker, (request,), self._settings.request_ms)
                 self._unsure = self._unsure or response is None
             if response is not None and _RETRIABLE.isdisjoint(errors(response)):
                 return response
             yield Sleep(self._settings.backoff_ms)
             yield from self._metadata.refresh()
 
-    def _error(self, home: TopicPartition, request: Any) -> Steps:
+    def _error(self, find: Callable[[], int], request: Any) -> Steps:
         """The final error of a request that has one error."""
-        response = yield from self._call(home, request, lambda found: (found.error,))
+        response = yield from self._call(find, request, lambda found: (found.error,))
         return response.error
 
-    def _error_of_partitions(self, home: TopicPartition, request: Any) -> Steps:
+    def _error_of_partitions(self, find: Callable[[], int], request: Any) -> Steps:
         """The first final error of a request whose response has one for each partition."""
-        response = yield from self._call(home, request, _partition_errors)
+        response = yield from self._call(find, request, _partition_errors)
         return next((error for error in _partition_errors(response) if error is not ErrorCode.NONE), ErrorCode.NONE)
 
     def _begin(self) -> Steps:
         """Become the producer of the id; whether that succeeds."""
         timeout_ms = self._random.choice((800, 2000, 5000))
         request = InitProducerIdRequest(self._id, timeout_ms, NO_PRODUCER_ID)
-        response = yield from self._call(self._home, request, lambda found: (found.error,))
+        response = yield from self._call(self._coordinator, request, lambda found: (found.error,))
         if response.error is not ErrorCode.NONE:
             return False
         self._producer = response.producer_id, response.producer_epoch
@@ -221,7 +223,7 @@ class TransactionalProcess:
         if self._is_second:
             return True
         request = AddPartitionsToTxnRequest(self._id, *self._producer, tuple(partitions))
-        error = yield from self._error_of_partitions(self._home, request)
+        error = yield from self._error_of_partitions(self._coordinator, request)
         return error is ErrorCode.NONE
 
     def _offset(self) -> Steps:
@@ -233,7 +235,7 @@ class TransactionalProcess:
             (group,) = response.groups
             return (ErrorCode.UNSTABLE_OFFSET_COMMIT,) if group.unstable else (group.error,)
 
-        response = yield from self._call(self._topics.home_of_group(), request, errors)
+        response = yield from self._call(self._group_coordinator, request, errors)
         ((_, value),) = response.groups[0].offsets
         return max(0, value.offset)
 
@@ -249,7 +251,8 @@ class TransactionalProcess:
             if known is not None and known.state.leader != NO_LEADER:
                 yield Call(known.state.leader, (request,), self._choices.randint(1, 60))
                 return None
-        response = yield from self._call(partition, request, lambda found: (found.partitions[0].error,))
+        find = partial(self._metadata.leader_of, partition)
+        response = yield from self._call(find, request, lambda found: (found.partitions[0].error,))
         if response.partitions[0].error is not ErrorCode.NONE:
             return False
         self._sequences[partition] = sequence + 1
@@ -290,20 +293,20 @@ class TransactionalProcess:
 
     def _commit_offset(self, offset: int) -> Steps:
         if not self._is_second:
-            error = yield from self._error(self._home, AddOffsetsToTxnRequest(self._id, *self._producer, GROUP))
+            error = yield from self._error(self._coordinator, AddOffsetsToTxnRequest(self._id, *self._producer, GROUP))
             if error is not ErrorCode.NONE:
                 return False
         commits = (CommitPartition(self._topics.partitions[0], offset),)
         request = TxnOffsetCommitRequest(
             self._id, GROUP, *self._producer, NO_GENERATION, "", None, commits, self._is_second
         )
-        error = yield from self._error_of_partitions(self._topics.home_of_group(), request)
+        error = yield from self._error_of_partitions(self._group_coordinator, request)
         return error is ErrorCode.NONE
 
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))
         request = EndTxnRequest(self._id, *self._producer, committed, self._is_second)
-        response = yield from self._call(self._home, request, lambda found: (found.error,))
+        response = yield from self._call(self._coordinator, request, lambda found: (found.error,))
         error: ErrorCode = response.error
         self._history.add(TransactionEnded(*self._where(), self._name, name, committed, error.name))
         if error is ErrorCode.NONE and self._is_second:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from kreplog.core.broker.coordinator_lookup import find_coordinator
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST,
@@ -261,6 +262,17 @@ class ClientMetadata:
             if state.state.leader_epoch >= held.state.leader_epoch:
                 held = self._newest[partition, state.topic_id] = state
             self.partitions[partition] = held
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """NO_LEADER for none."""
+        known = self.partitions.get(partition)
+        return NO_LEADER if known is None else known.state.leader
+
+    def coordinator_of(self, topic: str, key: str) -> int:
+        """The broker that coordinates a group or transactional id, by the rule of FindCoordinator; NO_LEADER for none.
+        topic: the internal topic."""
+        leaders = {each.partition: self.leader_of(each) for each in self.partitions if each.topic == topic}
+        return find_coordinator(topic, key, leaders, self.registered).broker
 
     def now_ms(self) -> int:
         return self.history.now_ms()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kreplog.core.broker import client_requests
+from kreplog.core.broker import client_requests, coordinator_lookup
+from kreplog.core.group_messages import partition_of_group
 from kreplog.core.messages import FetchRequest
 from kreplog.core.replication import fetch_purgatory
 from kreplog.core.replication.sessions import NO_SESSION, without_unknown_topics
@@ -25,6 +26,16 @@ def _clients_write_internal_topics() -> list[Patch]:
 def _transaction_without_acks_all() -> list[Patch]:
     """A producer of transactions chooses its acks."""
     return [(client_requests, "TRANSACTION_ACKS", frozenset({-1, 0, 1}))]
+
+
+@MUTATIONS.add("coordinator-by-another-partition")
+def _coordinator_by_another_partition() -> list[Patch]:
+    """Clients are sent to the leader of another partition than the one that has their group."""
+
+    def next_partition(key: str, partitions: int) -> int:
+        return (partition_of_group(key, partitions) + 1) % partitions
+
+    return [(coordinator_lookup, "partition_of_group", next_partition)]
 
 
 @MUTATIONS.add("clients-fetch-as-followers")

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.core.broker import coordinator_lookup
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.errors import ErrorCode
-from kreplog.server.handlers import coordinators
 from kreplog.server.handlers.admin import AdminHandlers
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, until_controlled
@@ -47,7 +47,7 @@ def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     them. A flood of requests does not become one of attempts."""
     attempts: list[str] = []
     create = AdminHandlers.create_internal_topic
-    monkeypatch.setattr(coordinators, "RETRY_S", 3600.0)
+    monkeypatch.setattr(coordinator_lookup, "RETRY_MS", 3_600_000)
 
     async def counted(self: AdminHandlers, name: str, *others: Any) -> None:
         attempts.append(name)
@@ -63,7 +63,7 @@ def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             assert "offsets.topic.replication.factor = 3" in response.error_message
         assert attempts == [OFFSETS_TOPIC]
         assert await partitions(client) == 0
-        monkeypatch.setattr(coordinators, "RETRY_S", 0.0)
+        monkeypatch.setattr(coordinator_lookup, "RETRY_MS", 0)
         await found(client)
         assert len(attempts) == 2, "it is not tried again"
 
