@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.core.broker import log_directory_state
 from kreplog.errors import DiskFullError, LogFailedError, StorageError, is_disk_full
 from kreplog.server.storage import disk_space
 from tests.integration import faults
@@ -73,7 +74,7 @@ def test_room_is_seen_by_what_is_free_and_by_a_write(tmp_path: Path, monkeypatch
         assert disk_space.has_space(tmp_path / "small")
         ballast = faults.fill(tmp_path / "small")
         assert not disk_space.has_space(tmp_path / "small")
-        monkeypatch.setattr(disk_space, "MIN_FREE_SHARE", 0.0)
+        monkeypatch.setattr(log_directory_state, "MIN_FREE_SHARE", 0.0)
         assert not disk_space.has_space(tmp_path / "small"), "as under a quota, which is none of statvfs"
         ballast.unlink()
         assert disk_space.has_space(tmp_path / "small") and not list((tmp_path / "small").iterdir())

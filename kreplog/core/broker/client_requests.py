@@ -25,6 +25,18 @@ from kreplog.types import TopicPartition
 TRANSACTION_ACKS = frozenset({-1})
 """acks of a transaction's produce: a commit covers records that every in-sync replica has. Source: KIP-98."""
 
+MAX_RATIO = 256
+"""Maximum of a partition's decompressed bytes by its compressed ones, above ALWAYS_ALLOWED."""
+
+ALWAYS_ALLOWED = 8 << 20
+"""Decompressed bytes of one partition that are allowed at any ratio."""
+
+MAX_REQUEST_BYTES = 64 << 20
+"""Decompressed bytes of one request that are allowed whatever its size."""
+
+MAX_REQUEST_RATIO = 16
+"""Maximum of a request's decompressed bytes by its size, above MAX_REQUEST_BYTES."""
+
 _topic_of = attrgetter("partition.topic")
 
 
@@ -37,6 +49,16 @@ def refused_produce(request: ProduceRequest) -> ProduceResponse | None:
     if isinstance(request, TransactionalProduce) and request.acks not in TRANSACTION_ACKS:
         return refusal_of_produce(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs acks=all")
     return None
+
+
+def is_bomb(compressed: int, inflated: int) -> bool:
+    """Whether the batches of a partition are refused for their decompressed size. Both in bytes."""
+    return inflated > max(ALWAYS_ALLOWED, MAX_RATIO * compressed)
+
+
+def max_inflated_bytes(request_bytes: int) -> int:
+    """How many bytes the batches of a Produce of that size may have when they are decompressed, all together."""
+    return max(MAX_REQUEST_BYTES, MAX_REQUEST_RATIO * request_bytes)
 
 
 def is_forged(request: FetchRequest, internal: bool) -> bool:

@@ -10,17 +10,25 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from kreplog.core.events import LogFailed
-from kreplog.errors import KreplogError, LogFailedError, StorageError, is_exhaustion
+from kreplog.errors import KreplogError, LogFailedError, StorageError, is_disk_full, is_exhaustion
 from kreplog.types import TopicPartition
+
+MIN_FREE_SHARE = 0.05
+"""Share of a full disk that has to be free before it is used again; MAX_REQUIRED_BYTES where that is less."""
+
+MAX_REQUIRED_BYTES = 1 << 30
 
 _Directory = TypeVar("_Directory", bound="LogDirectoryState")
 
 
 class LogDirectoryState:
-    """A log directory of one broker process. failed: nothing in it is changed or opened any more."""
+    """A log directory of one broker process. failed: nothing in it is changed or opened any more. is_full: something in
+    it has failed for want of disk space, so that the broker restarts once all such directories have room (`has_room`).
+    """
 
     def __init__(self) -> None:
         self.failed = False
+        self.is_full = False
 
     def fail(self, error: KreplogError, replicas: Iterable[TopicPartition]) -> list[LogFailed] | None:
         """A write or fsync in this directory has failed. replicas: those open in it; walked at its first failure alone.
@@ -31,7 +39,12 @@ class LogDirectoryState:
         if self.failed or is_exhaustion(error):
             return None
         self.failed = True
+        self.note_full(error)
         return [LogFailed(partition) for partition in replicas]
+
+    def note_full(self, error: BaseException) -> None:
+        """Something in this directory has failed."""
+        self.is_full = self.is_full or is_disk_full(error)
 
     def check_online(self, partition: TopicPartition, path: object) -> None:
         """To be called before a replica or a stray in this directory is opened, restored, set aside or deleted. path:
@@ -53,6 +66,12 @@ class LogDirectoryState:
         again, and a controller does not rely on them.
         """
         return not self.failed
+
+
+def has_room(free_bytes: int, total_bytes: int) -> bool:
+    """Whether a disk that was full has enough free for its logs to be opened again. free_bytes: for the broker's user;
+    total_bytes: of the file system."""
+    return free_bytes >= min(MAX_REQUIRED_BYTES, MIN_FREE_SHARE * total_bytes)
 
 
 def directory_for_new_replica(

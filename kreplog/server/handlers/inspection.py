@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kreplog.config import LogConfig
+from kreplog.core.broker.client_requests import MAX_RATIO, is_bomb, max_inflated_bytes
 from kreplog.core.messages import PartitionState, ProducePartition, ProduceRequest
 from kreplog.errors import KreplogError, RecordTooLargeError
 from kreplog.managed_log import InspectedBatches, has_other_codec, inflated_sizes, recompressed
@@ -20,29 +21,20 @@ from kreplog.types import TopicPartition
 INLINE_INFLATED = 1 << 20
 """Decompressed bytes of one request that are checked on the event loop; more go to a thread."""
 
-MAX_RATIO = 256
-"""Maximum of a partition's decompressed bytes by its compressed ones, above ALWAYS_ALLOWED."""
-
-ALWAYS_ALLOWED = 8 << 20
-"""Decompressed bytes of one partition that are allowed at any ratio."""
-
-MAX_REQUEST_BYTES = 64 << 20
-"""Maximum of decompressed bytes of one request; sixteen times the request's size if that is more."""
-
 
 def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogError] | None:
     """Errors of corrupt and oversized batches, by index in request.partitions; None if nothing has to go to a thread.
 
     frame_bytes: size of the request. Only batch and block headers are read."""
     total, refused = 0, {}
-    limit = max(MAX_REQUEST_BYTES, 16 * frame_bytes)
+    limit = max_inflated_bytes(frame_bytes)
     for index, produced in enumerate(request.partitions):
         try:
             compressed, inflated = inflated_sizes(produced.records) if len(produced.records) else (0, 0)
         except KreplogError as error:
             refused[index] = error
             continue
-        if inflated > max(ALWAYS_ALLOWED, MAX_RATIO * compressed) or total + inflated > limit:
+        if is_bomb(compressed, inflated) or total + inflated > limit:
             refused[index] = RecordTooLargeError(
                 f"{produced.partition}: {compressed} bytes of compressed batches expand to up to {inflated}, more than "
                 f"{MAX_RATIO} times their size or, with others of the request, than {limit}: send smaller batches",

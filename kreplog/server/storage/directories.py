@@ -78,15 +78,13 @@ class DataDirectory(LogDirectoryState):
 
     id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and
     the host has booted since, so that unsynced data may be lost. is_new: it has no mark of an earlier start, so its
-    data may be lost with a disk. failed: the caller makes no other call but `close` then. is_full: set by the caller
-    after an error for want of disk space.
+    data may be lost with a disk. failed: the caller makes no other call but `close` then.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
     def __init__(self, path: str, broker_id: int, boot: str, group: str | None = None) -> None:
         super().__init__()
         self.path = Path(path).absolute()
-        self.is_full = False
         self._boot = boot
         self._lock = threading.Lock()
         try:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from kreplog.core.events import LogFailed
-from kreplog.errors import LogFailedError, StorageError, is_disk_full
+from kreplog.errors import LogFailedError, StorageError
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import TopicPartition
@@ -33,7 +33,6 @@ class DirectoryFailureHandler:
         failures = directory.fail(error, self._replicas_in(directory))
         if failures is None:
             return
-        directory.is_full = directory.is_full or is_disk_full(error)
         until = "there is disk space again" if directory.is_full else "the broker is restarted"
         _log.error(
             "the log directory %s has failed: %s; its replicas go offline until %s", directory.path, error, until

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-MIN_FREE_SHARE = 0.05
-"""Share of the file system that must be free; MAX_REQUIRED_BYTES where that is less."""
+from kreplog.core.broker.log_directory_state import has_room
 
-MAX_REQUIRED_BYTES = 1 << 30
 PROBE_BYTES = 1 << 20
 PROBE_NAME = ".kreplog.room"
 
@@ -27,7 +25,7 @@ def has_space(directory: Path) -> bool:
     except OSError:
         return False
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    if free < min(MAX_REQUIRED_BYTES, MIN_FREE_SHARE * total):
+    if not has_room(free, total):
         return False
     probe = directory / PROBE_NAME
     try:

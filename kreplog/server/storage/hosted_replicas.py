@@ -20,7 +20,6 @@ from kreplog.errors import (
     ResourceExhaustedError,
     StorageError,
     check,
-    is_disk_full,
     is_exhaustion,
 )
 from kreplog.managed_log import ManagedLog
@@ -194,7 +193,7 @@ class HostedReplicas:
             folder = directory.make(partition, topic_id)
             replica = Replica(directory, topic_id, ManagedLog.open(folder, self.config))
         except BaseException as error:  # a half made directory must not be found by the next start
-            directory.is_full = directory.is_full or is_disk_full(error)
+            directory.note_full(error)
             with suppress(StorageError):
                 self.background.run_in_thread(directory.remove, directory.mark_deleted(partition))
             raise

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kreplog.core.broker.stray_retention import is_expired
 from kreplog.errors import StorageError
 from kreplog.server.storage.directories import DataDirectory, Stray
 from kreplog.types import TopicPartition
@@ -71,11 +72,9 @@ class Strays:
 
     def remove_expired(self) -> None:
         """Delete the strays that are older than the retention time."""
-        if self._retention_ms < 0:
-            return
         for found in list(self._strays):
             directory, stray = found
-            if not directory.failed and _now_ms() - stray.since_ms >= self._retention_ms:
+            if not directory.failed and is_expired(stray.since_ms, _now_ms(), self._retention_ms):
                 try:
                     self.delete(found)
                     _log.warning("%s: deleted, a stray for log.stray.retention.ms (%d)", stray.path, self._retention_ms)

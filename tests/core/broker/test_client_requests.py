@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kreplog.core.broker.client_requests import is_forged, refused_produce, topic_names
+from kreplog.core.broker.client_requests import (
+    is_bomb,
+    is_forged,
+    max_inflated_bytes,
+    refused_produce,
+    topic_names,
+)
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     CONSUMER,
@@ -60,3 +66,14 @@ def test_a_topic_is_named_by_the_metadata_or_by_a_replica_here() -> None:
     shell.leader_and_isr(1, 1, topic_id="of-the-replica")
     names = topic_names([("of-the-metadata", "other"), ("former", "topic")], shell.manager.partitions)
     assert names == {"of-the-metadata": "other", "former": "topic", "of-the-replica": "topic"}
+
+
+def test_batches_that_expand_to_more_than_256_times_their_size_and_8_mib_are_refused() -> None:
+    mib = 1 << 20
+    assert [is_bomb(1, size) for size in (8 * mib, 8 * mib + 1)] == [False, True]
+    assert [is_bomb(mib, size) for size in (256 * mib, 256 * mib + 1)] == [False, True]
+
+
+def test_a_request_may_expand_to_64_mib_or_to_16_times_its_size() -> None:
+    mib = 1 << 20
+    assert [max_inflated_bytes(size) for size in (1, 4 * mib, 5 * mib)] == [64 * mib, 64 * mib, 80 * mib]

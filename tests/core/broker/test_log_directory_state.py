@@ -6,7 +6,12 @@ import errno
 
 import pytest
 
-from kreplog.core.broker.log_directory_state import LogDirectoryState, directory_for_new_replica
+from kreplog.core.broker.log_directory_state import (
+    MAX_REQUIRED_BYTES,
+    LogDirectoryState,
+    directory_for_new_replica,
+    has_room,
+)
 from kreplog.core.events import LogFailed
 from kreplog.errors import LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.types import TopicPartition
@@ -81,3 +86,23 @@ def test_a_new_replica_goes_to_the_online_directory_with_the_fewest() -> None:
 def test_no_replica_is_created_that_may_be_in_a_directory_that_is_missing() -> None:
     with pytest.raises(StorageError, match="t-0 is in none of the log directories"):
         directory_for_new_replica(REPLICAS[0], [LogDirectoryState()], lambda _: 0, complete=False)
+
+
+def test_a_directory_that_fails_for_want_of_space_is_full_and_another_is_not() -> None:
+    for number, is_full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)):
+        directory = LogDirectoryState()
+        directory.fail(failure(OSError(number, "write")), [])
+        assert (directory.failed, directory.is_full) == (True, is_full)
+
+
+def test_a_directory_in_which_a_replica_finds_no_space_is_full_before_it_fails() -> None:
+    directory = LogDirectoryState()
+    directory.note_full(OSError(errno.ENOSPC, "No space left on device"))
+    directory.note_full(OSError(errno.EIO, "Input/output error"))
+    assert (directory.failed, directory.is_full) == (False, True)
+
+
+def test_a_full_disk_has_room_again_with_a_twentieth_or_a_gibibyte_free() -> None:
+    small, large = 1000, 1000 * MAX_REQUIRED_BYTES
+    assert [has_room(free, small) for free in (0, 49, 50)] == [False, False, True]
+    assert [has_room(free, large) for free in (MAX_REQUIRED_BYTES - 1, MAX_REQUIRED_BYTES)] == [False, True]
