@@ -19,8 +19,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
-from kreplog.core.dynamic_configs import DYNAMIC
+from kreplog.config import INHERITED, RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -49,7 +49,6 @@ KAFKA_DEFAULTS = {
     "replica.lag.time.max.ms": "30000",
     "replica.fetch.max.bytes": "1048576",
     "leader.imbalance.check.interval.ms": "300 s (leader.imbalance.check.interval.seconds)",
-    "flush.messages": "the same (log.flush.interval.messages)",
     "log.flush.interval.ms": "null: log.flush.scheduler.interval.ms, no limit",
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
     "log.roll.ms": "the same (log.roll.hours = 168)",
@@ -88,6 +87,7 @@ BROKER_TAKES_EFFECT = {
     "log.cleaner.threads": "at once; a thread that is one too many ends after its compaction",
     "log.index.size.max.bytes": "next append",
     "max.connections": "next connection",
+    "num.replica.fetchers": "at once: partitions move between the fetchers",
     "producer.id.expiration.ms": "next segment, or check every `producer.id.expiration.check.interval.ms`",
 }
 """When a dynamic config of a broker takes effect that has no setting of topics beside it."""
@@ -288,9 +288,10 @@ def _broker_settings() -> str:
 
 def _broker_takes_effect(name: str, topic: str | None) -> str:
     """topic: the topic's setting that replaces it, if any."""
-    when = "broker start"
+    when = "read-only: broker start"
     if name in DYNAMIC:
-        when = "dynamic: " + (TOPIC_TAKES_EFFECT[topic] if topic else BROKER_TAKES_EFFECT[name])
+        of_whom = "cluster-wide" if name in CLUSTER_WIDE else "of a broker or cluster-wide"
+        when = f"dynamic, {of_whom}: " + (TOPIC_TAKES_EFFECT[topic] if topic else BROKER_TAKES_EFFECT[name])
     return f"{when}; for topics without their own `{topic}`" if topic else when
 
 
@@ -302,7 +303,8 @@ def _topic_settings() -> str:
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
         of_broker = broker_names.get(field, name)
-        default = f"the broker's `{of_broker}`" + ("" if own is None else f": {_value(own)}")
+        whose = "the cluster's" if field in INHERITED else "the broker's"
+        default = f"{whose} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         like = log if own is None else config
         kind, allowed = _allowed(partial(settings.config_value, like, field))
         meaning = _meaning(of_log if own is None else of_topic, field)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, fields, replace
 
 from kreplog.errors import ArgumentTypeError, UsageError
@@ -170,6 +171,7 @@ class TopicConfig:
         compresses what comes otherwise, before it appends it.
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that have no effect, with their values as text, by name.
+    inherited: those of INHERITED that are not the topic's own: they have the defaults of the cluster's topics.
 
     The rest: as in LogConfig; None for the setting of the broker that has the replica.
     """
@@ -195,6 +197,7 @@ class TopicConfig:
     max_compaction_lag_ms: int | None = None
     delete_retention_ms: int | None = None
     unused: tuple[tuple[str, str], ...] = ()
+    inherited: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -215,10 +218,16 @@ class TopicConfig:
             return None
         return "none" if self.compression_type == "uncompressed" else self.compression_type
 
+    def with_defaults(self, defaults: TopicConfig) -> TopicConfig:
+        """The settings that count where those that it inherits are as in `defaults`."""
+        return replace(self, **{name: getattr(defaults, name) for name in self.inherited}) if self.inherited else self
+
     def log_config(self, broker: LogConfig) -> LogConfig:
-        """The settings of a log of the topic on a broker whose own settings are these."""
+        """The settings of a log of the topic on a broker whose own settings are these. Under an inherited policy it
+        accepts gaps, since an earlier default may have been to compact."""
         given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
-        given |= {name: getattr(self, name) for name in ("cleanup_policy", "offset_gaps")}
+        given["cleanup_policy"] = self.cleanup_policy
+        given["offset_gaps"] = self.offset_gaps or "cleanup_policy" in self.inherited
         return replace(broker, **given) if any(getattr(broker, name) != given[name] for name in given) else broker
 
     @property
@@ -233,6 +242,16 @@ class TopicConfig:
 
 TOPIC_LOG_SETTINGS = tuple(field.name for field in fields(TopicConfig) if field.default is None)
 """The fields of a TopicConfig that are those of a LogConfig."""
+
+INHERITED = (
+    "min_insync_replicas",
+    "unclean_leader_election_enable",
+    "flush_messages",
+    "flush_ms",
+    "cleanup_policy",
+    "compression_type",
+)
+"""The fields of a TopicConfig that a topic has of its own, or inherits from the defaults of the cluster's topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,3 +372,10 @@ def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupC
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{name} = {value!r} is not known: choose one of {', '.join(allowed)}")
+
+
+NO_OWN_SETTINGS = TopicConfig(inherited=INHERITED)
+"""Of a topic that inherits everything, before the defaults are known."""
+
+BUILT_IN_DEFAULTS = TopicConfig()
+"""What a topic inherits where no broker is given another default."""

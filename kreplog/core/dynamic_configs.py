@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kreplog.config import BUILT_IN_DEFAULTS, RANGES
 from kreplog.core.messages import BrokerConfigs, Configs
+from kreplog.core.topic_defaults import SETTINGS_OF_TOPICS
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 """Sources of a value in DescribeConfigs."""
@@ -43,8 +45,25 @@ DYNAMIC_OF_LOGS = frozenset(
 """Settings of a broker that take effect while it runs and change those of its logs; log.cleaner.threads does, since
 log.cleaner.dedupe.buffer.size is of all threads together."""
 
-DYNAMIC = DYNAMIC_OF_LOGS | {"log.cleaner.backoff.ms", "log.cleaner.io.max.bytes.per.second", "max.connections"}
+CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
+"""Those that only the cluster-wide default has: the defaults of topics, which the controller applies."""
+
+NUM_REPLICA_FETCHERS = "num.replica.fetchers"
+
+DYNAMIC = (
+    DYNAMIC_OF_LOGS
+    | CLUSTER_WIDE
+    | {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connections",
+        NUM_REPLICA_FETCHERS,
+    }
+)
 """Settings of a broker that take effect while it runs."""
+
+LISTS = {"log.cleanup.policy": BUILT_IN_DEFAULTS.cleanup_policy}
+"""Dynamic configs that are comma-separated lists, and their built-in defaults."""
 
 Parse = Callable[[Any], Any]
 """Of a setting: its value from a text. Raises ValueError with the allowed values."""
@@ -81,6 +100,13 @@ def changes_logs(before: BrokerConfigs, after: BrokerConfigs) -> bool:
     return any(name in DYNAMIC_OF_LOGS for name, _ in changed)
 
 
+def num_replica_fetchers(configs: BrokerConfigs, static: int) -> int:
+    """Fetchers for each leader; the static number where the dynamic one is not allowed, as in a newer version."""
+    text = effective(configs).get(NUM_REPLICA_FETCHERS, "")
+    low, high = RANGES["num_replica_fetchers"]
+    return int(text) if text.isascii() and text.isdigit() and low <= int(text) <= high else static
+
+
 def resource_error(name: str, broker_id: int) -> str | None:
     """Why a broker refuses to alter or describe the configs of the broker resource `name`; None if it does not. Only a
     broker itself knows its settings; the cluster-wide default, named "", any broker."""
@@ -94,9 +120,12 @@ def resource_error(name: str, broker_id: int) -> str | None:
     )
 
 
-def altered(present: Mapping[str, str], changes: Iterable[Change], settings: Mapping[str, Parse]) -> dict[str, str]:
+def altered(
+    present: Mapping[str, str], changes: Iterable[Change], settings: Mapping[str, Parse], cluster_wide: bool
+) -> dict[str, str]:
     """`present`, the dynamic configs of a broker or of the cluster, with the changes; settings: all that brokers have,
-    by name. Deleting what is not set changes nothing. Raises InvalidSettingError."""
+    by name. cluster_wide: they are the cluster-wide default. Deleting what is not set changes nothing. Raises
+    InvalidSettingError."""
     after, seen = dict(present), set[str]()
     for name, text, operation in changes:
         if name in seen:
@@ -106,6 +135,13 @@ def altered(present: Mapping[str, str], changes: Iterable[Change], settings: Map
             after.pop(name, None)
             continue
         _check_dynamic(name, settings)
+        if name in CLUSTER_WIDE and not cluster_wide:
+            raise InvalidSettingError(
+                f"{name} is a default of topics, the same on all brokers: alter the cluster-wide default, whose "
+                "name is empty"
+            )
+        if name in LISTS and operation in (APPEND, SUBTRACT):
+            text, operation = list_after(after.get(name, LISTS[name]), text or "", operation), SET
         if operation != SET:
             raise InvalidSettingError(
                 f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
@@ -115,6 +151,13 @@ def altered(present: Mapping[str, str], changes: Iterable[Change], settings: Map
         except ValueError as error:
             raise InvalidSettingError(f"{name} = {str(text)[:100]}: {error}") from error
     return after
+
+
+def list_after(present: str, given: str, operation: int) -> str:
+    """A comma-separated list after APPEND of the items that it lacks, or SUBTRACT of those that it has."""
+    items, changed_items = ([item.strip() for item in text.split(",") if item.strip()] for text in (present, given))
+    left = items if operation == APPEND else [item for item in items if item not in changed_items]
+    return ",".join(dict.fromkeys([*left, *(changed_items if operation == APPEND else ())]))
 
 
 def config_text(value: Any) -> str | None:
@@ -137,18 +180,18 @@ def parsed(configs: BrokerConfigs, settings: Mapping[str, Parse]) -> tuple[Broke
     """Those that a broker can apply, and why it ignores others: a newer version or a person may have written them."""
     ignored: list[str] = []
 
-    def valid(given: Configs) -> Configs:
+    def valid(given: Configs, cluster_wide: bool) -> Configs:
         found = []
         for name, text in given:
             try:
-                altered({}, [Change(name, text)], settings)
+                altered({}, [Change(name, text)], settings, cluster_wide)
             except InvalidSettingError as error:
                 ignored.append(str(error))
             else:
                 found.append((name, text))
         return tuple(found)
 
-    return BrokerConfigs(valid(configs.own), valid(configs.default)), ignored
+    return BrokerConfigs(valid(configs.own, False), valid(configs.default, True)), ignored
 
 
 def synonyms(

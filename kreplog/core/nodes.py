@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kreplog.config import TopicConfig
+from kreplog.config import INHERITED, NO_OWN_SETTINGS, TopicConfig
 from kreplog.errors import CoordinationError
 from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
 
@@ -242,23 +242,24 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
-    """Only the settings that differ from the default."""
-    default = TopicConfig()
+    """Only the topic's own settings."""
+    default = TopicConfig(inherited=config.inherited)
     settings = {
         name.replace("_", "."): getattr(config, name)
         for name in TopicConfig.__slots__
-        if getattr(config, name) != getattr(default, name)
+        if (name in INHERITED and name not in config.inherited) or getattr(config, name) != getattr(default, name)
     }
     return _encode(settings | {"unused": dict(config.unused)} if config.unused else settings)
 
 
 def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
-    """The default if there is no node. Unknown settings, such as a newer version's, are ignored."""
+    """Without own settings if there is no node. Unknown settings, such as a newer version's, are ignored."""
     if node is None:
-        return TopicConfig()
+        return NO_OWN_SETTINGS
     try:
         settings = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
         settings["unused"] = tuple(sorted((name, str(value)) for name, value in settings.get("unused", {}).items()))
+        settings["inherited"] = tuple(name for name in INHERITED if name not in settings)
         return replace(TopicConfig(), **{name: settings[name] for name in TopicConfig.__slots__ if name in settings})
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error

@@ -204,7 +204,7 @@ class Broker:
         topic_ids, strays = self.hosted.topic_ids(), self.hosted.strays.keys()
         disk_lost = any(directory.is_new for directory in directories)
         self.manager = ReplicaManager(self.id, settings.replication, topic_ids, disk_lost, strays, self.memory)
-        self.controller = Controller(self.id, settings.replication)
+        self.controller = Controller(self.id, settings.replication, topic_defaults=settings.topic)
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )

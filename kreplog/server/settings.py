@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core.topic_defaults import SETTINGS_OF_TOPICS
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -318,6 +319,7 @@ def replaced(settings: BrokerSettings, values: Mapping[str, Any]) -> BrokerSetti
         settings,
         **of(_OWN),
         replication=replace(settings.replication, **of(_REPLICATION)),
+        topic=replace(settings.topic, **of(_TOPIC)),
         log=replace(settings.log, **of(_LOG)),
     )
 
@@ -496,14 +498,7 @@ UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.
 """Settings that are accepted and without effect, and Kafka's defaults."""
 
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = {
-    "min.insync.replicas": "min_insync_replicas",
-    "unclean.leader.election.enable": "unclean_leader_election_enable",
-    "flush.messages": "flush_messages",
-    "log.flush.interval.ms": "flush_ms",
-    "log.cleanup.policy": "cleanup_policy",
-    "compression.type": "compression_type",
-}
+_TOPIC = SETTINGS_OF_TOPICS
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
 _LOG = {

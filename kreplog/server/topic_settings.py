@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kreplog.config import TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
+from kreplog.config import INHERITED, TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
 from kreplog.core.dynamic_configs import (
     APPEND,
     DEFAULT,
@@ -22,11 +22,16 @@ from kreplog.core.dynamic_configs import (
     Change,
     InvalidSettingError,
     Synonym,
+    list_after,
 )
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.settings import config_value, value_like
 
-NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field not in ("offset_gaps", "unused")}
+NAMES = {
+    field.replace("_", "."): field
+    for field in TopicConfig.__slots__
+    if field not in ("offset_gaps", "unused", "inherited")
+}
 
 UNUSED: dict[str, bool | int | str] = {
     "file.delete.delay.ms": 60_000,
@@ -53,6 +58,7 @@ _LOG_NAMES = {
     "max_message_bytes": "message.max.bytes",
     "cleanup_policy": "log.cleanup.policy",
     "flush_ms": "log.flush.interval.ms",
+    "flush_messages": "log.flush.interval.messages",
     "min_cleanable_dirty_ratio": "log.cleaner.min.cleanable.ratio",
     "min_compaction_lag_ms": "log.cleaner.min.compaction.lag.ms",
     "max_compaction_lag_ms": "log.cleaner.max.compaction.lag.ms",
@@ -80,25 +86,14 @@ class Described:
         return self.synonyms[0].source
 
 
-def default_for(default: TopicConfig, replicas: int) -> TopicConfig:
-    """Settings of a topic with so many replicas that is created without any."""
-    return replace(default, min_insync_replicas=min(default.min_insync_replicas, max(1, replicas)))
-
-
-def for_new(default: TopicConfig, changes: Iterable[Change], replicas: int) -> TopicConfig:
-    """Settings of a new topic. Raises InvalidSettingError."""
-    default = default_for(default, replicas)
-    return changed(default, changes, default, replicas)
-
-
-def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig, replicas: int) -> TopicConfig:
-    """`config` with the changes. default: values of deleted settings. Raises InvalidSettingError."""
+def changed(config: TopicConfig, changes: Iterable[Change], replicas: int) -> TopicConfig:
+    """`config`, the own settings of a topic with so many replicas, with the changes. Raises InvalidSettingError."""
     seen: set[str] = set()
     for change in changes:
         if change.name in seen:
             raise InvalidSettingError(f"{change.name} is given twice")
         seen.add(change.name)
-        config = _changed(config, change, default)
+        config = _changed(config, change)
     if config.min_insync_replicas > max(1, replicas):
         raise InvalidSettingError(
             f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas cannot be met: must be an "
@@ -113,11 +108,13 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
 
 
 def with_gaps_of(config: TopicConfig, before: TopicConfig) -> TopicConfig:
-    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy."""
-    return replace(config, offset_gaps=before.offset_gaps or before.compacts)
+    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy, and
+    an inherited one may have been to compact."""
+    inherited = "cleanup_policy" in before.inherited and "cleanup_policy" not in config.inherited
+    return replace(config, offset_gaps=before.offset_gaps or before.compacts or inherited)
 
 
-def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
+def _changed(config: TopicConfig, change: Change) -> TopicConfig:
     name, text, operation = change
     if name not in NAMES and name not in UNUSED:
         raise InvalidSettingError(
@@ -125,7 +122,7 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         )
     if operation in (APPEND, SUBTRACT) and name in LISTS:
         present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
-        text, operation = _list_after(present, text or "", operation), SET
+        text, operation = list_after(present, text or "", operation), SET
     if operation not in (SET, DELETE):
         raise InvalidSettingError(
             f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
@@ -134,7 +131,7 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         return _with_unused(config, name, None if operation == DELETE else text or "")
     field = NAMES[name]
     if operation == DELETE:
-        return replace(config, **{field: getattr(default, field)})
+        return _with_own(config, field, getattr(TopicConfig(), field), own=False)
     if name in LISTS:
         text = ",".join(item.strip() for item in (text or "").split(","))
     of_log = field in TOPIC_LOG_SETTINGS
@@ -142,14 +139,13 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         value = config_value(LogConfig() if of_log else config, field, text)
     except ValueError as error:
         raise InvalidSettingError(f"{name} = {text}: {error}") from error
-    return replace(config, **{field: value})
+    return _with_own(config, field, value, own=True)
 
 
-def _list_after(present: str, given: str, operation: int) -> str:
-    """A comma-separated list to which items are appended, unless it has them, or from which they are subtracted."""
-    items, changed_items = ([item.strip() for item in text.split(",") if item.strip()] for text in (present, given))
-    left = items if operation == APPEND else [item for item in items if item not in changed_items]
-    return ",".join(dict.fromkeys([*left, *(changed_items if operation == APPEND else ())]))
+def _with_own(config: TopicConfig, field: str, value: Any, *, own: bool) -> TopicConfig:
+    """`config` with another value of a field; own: whether the topic has it, or inherits the setting."""
+    inherited = tuple(name for name in INHERITED if (not own if name == field else name in config.inherited))
+    return replace(config, inherited=inherited, **{field: value})
 
 
 def _with_unused(config: TopicConfig, name: str, text: str | None) -> TopicConfig:
@@ -180,7 +176,7 @@ def described(config: TopicConfig, broker: DynamicSettings) -> Iterator[Describe
         value = getattr(config, field)
         of_log = field in TOPIC_LOG_SETTINGS
         of_broker = broker.synonyms(_LOG_NAMES.get(field, f"log.{name}" if of_log else name))
-        if not of_log and value == of_broker[0].value:
+        if field in config.inherited:
             value = None
         own = [] if value is None else [Synonym(name, value, TOPIC)]
         yield Described(name, True, (*own, *of_broker))

@@ -14,12 +14,13 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from kreplog.config import TopicConfig
+from kreplog.config import BUILT_IN_DEFAULTS, TopicConfig
 from kreplog.core import effects, nodes
 from kreplog.core import messages as m
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.core.topic_defaults import topic_defaults
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode
 from kreplog.sim.brokers.administrator import Administrator
@@ -242,7 +243,9 @@ class Cluster:
 
     def config_of(self, topic: str) -> TopicConfig:
         self._read_store()
-        return self._configs.get(topic, self._plans[topic].config if topic in self._plans else TopicConfig())
+        own = self._configs.get(topic, self._plans[topic].config if topic in self._plans else TopicConfig())
+        default = tuple(self._broker_configs.get("default", {}).items())
+        return own.with_defaults(topic_defaults(BUILT_IN_DEFAULTS, default)) if own.inherited else own
 
     def leader_of(self, partition: TopicPartition) -> int:
         state = self.state_of(partition)

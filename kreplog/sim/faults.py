@@ -58,6 +58,7 @@ KINDS: dict[str, int] = {
     "forge": 4,
     "broker_config": 4,
     "unreadable_config": 4,
+    "default_config": 4,
 }
 """Every kind of fault, and its weight among the kinds of its seed."""
 
@@ -67,6 +68,7 @@ APART = {
     "forge": ("forgeries", 0.4),
     "broker_config": ("broker-configs", 0.1),
     "unreadable_config": ("spoilt-configs", 0.05),
+    "default_config": ("default-configs-37", 0.05),
 }
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 
@@ -249,6 +251,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     actions = _draw_actions(random, plan, gap_ms)
     for kind, drawn in apart.items():
         plan = replace(plan, kinds=(*plan.kinds, kind))
+        if kind == "default_config":
+            plan = replace(plan, topics=tuple(_inheriting(topic, power) for topic in plan.topics))
         actions += _draw_apart(drawn, plan, kind, len(actions))
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
         actions += _draw_apart(Random(f"kreplog-topics-{seed}"), plan, "topic", len(actions))
@@ -311,6 +315,27 @@ def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush:
     unclean = random.random() < 0.1
     config = TopicConfig(min_insync_replicas, unclean, flush_messages)
     return TopicPlan(name, random.choice((1, 1, 2)), replication_factor, config)
+
+
+def _inheriting(topic: TopicPlan, power: bool) -> TopicPlan:
+    """A topic that inherits min.insync.replicas or flush.messages; where the power may fail, only one of the two, as in
+    the fault `settings`."""
+    config = topic.config
+    if config.flush_messages == 1:
+        inherited: tuple[str, ...] = ("min_insync_replicas",)
+    else:
+        inherited = ("flush_messages",) if power else ("min_insync_replicas", "flush_messages")
+    return replace(topic, config=replace(config, inherited=inherited))
+
+
+def drawn_default(draws: Sequence[float]) -> tuple[str, str | None]:
+    """A setting of brokers, and its next cluster-wide default; None to delete it."""
+    name, values = (
+        ("min.insync.replicas", ("1", "2", "2", None)),
+        ("log.flush.interval.messages", ("1", "1", "1000000", None)),
+        ("num.replica.fetchers", ("1", "2", "3", None)),
+    )[int(3 * draws[0])]
+    return name, values[int(len(values) * draws[1])]
 
 
 def _draw_actions(random: Random, plan: SimulationPlan, gap_ms: float) -> list[Action]:

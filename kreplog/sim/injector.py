@@ -17,7 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.role import Role
-from kreplog.sim.faults import OWN_TOPICS, Action
+from kreplog.sim.faults import OWN_TOPICS, Action, drawn_default
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import STORE
 from kreplog.types import NO_LEADER, TopicPartition
@@ -606,10 +606,10 @@ class Injector:
         config, first = cluster.config_of(name), cluster.topic_plan(name).config
         fragile = plan.all_flush or any(kind in plan.kinds for kind in ("power", "rejoin", "new_disk"))
         if first.flush_messages == 1 if fragile else action.draws[1] < 0.6:
-            config = replace(config, min_insync_replicas=3 - min(2, config.min_insync_replicas))
+            config = replace(config, min_insync_replicas=3 - min(2, config.min_insync_replicas), inherited=())
         else:
             default = TopicConfig().flush_messages
-            config = replace(config, flush_messages=default if config.flush_messages == 1 else 1)
+            config = replace(config, flush_messages=default if config.flush_messages == 1 else 1, inherited=())
         self._note(action, f"topic {name} gets new settings")
         return cluster.admin.configure(name, config)
 
@@ -622,6 +622,12 @@ class Injector:
         whose = "all brokers" if subject is None else f"broker {subject}"
         self._note(action, f"the dynamic config {name} of {whose} is {'deleted' if value is None else value}")
         return self._cluster.admin.configure_broker(subject, name, value)
+
+    def _default_config(self, action: Action) -> bool:
+        """Alter the cluster-wide default of a setting that topics inherit, or the number of fetchers."""
+        name, value = drawn_default(action.draws)
+        self._note(action, f"the cluster-wide default of {name} is {'deleted' if value is None else value}")
+        return self._cluster.admin.configure_broker(None, name, value)
 
     def _unreadable_config(self, action: Action) -> bool:
         """The dynamic configs of a broker, or the cluster-wide default, become unreadable, and are repaired later."""

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kreplog.config import RANGES, TOPIC_LOG_SETTINGS, TopicConfig
+from kreplog.config import INHERITED, RANGES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     BrokerConfigs,
     ControlledShutdownRequest,
@@ -60,7 +60,7 @@ _FOR_CLIENTS, _INTERNAL = "PLAINTEXT", "INTERNAL"
 
 _DEFAULT_CONFIG = TopicConfig()
 
-_NAMED = ("flush_ms", "cleanup_policy", "compression_type", "offset_gaps", *TOPIC_LOG_SETTINGS)
+_NAMED = ("flush_ms", "cleanup_policy", "compression_type", "offset_gaps", "inherited", *TOPIC_LOG_SETTINGS)
 """Fields of a TopicConfig that are sent with their names, where they differ from the default."""
 
 
@@ -322,7 +322,7 @@ def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]
 def _named_settings(config: TopicConfig) -> Iterator[tuple[str, str]]:
     for name in _NAMED:
         if (value := getattr(config, name)) != getattr(_DEFAULT_CONFIG, name):
-            yield name, str(value)
+            yield name, ",".join(value) if name == "inherited" else str(value)
 
 
 def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:
@@ -355,6 +355,9 @@ def _log_setting(setting: Any) -> tuple[str, Any]:
     name, text = setting.name, setting.value
     if name == "offset_gaps":
         return name, text == "True"
+    if name == "inherited":
+        names = text.split(",")
+        return name, tuple(field for field in INHERITED if field in names)
     return name, int(text) if name in RANGES else float(text) if name == "min_cleanable_dirty_ratio" else text
 
 

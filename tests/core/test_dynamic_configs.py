@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kreplog.core.dynamic_configs import (
+    APPEND,
+    CLUSTER_WIDE,
     DEFAULT,
     DELETE,
     DYNAMIC,
@@ -23,6 +25,7 @@ from kreplog.core.dynamic_configs import (
     changes_logs,
     config_text,
     effective,
+    num_replica_fetchers,
     parsed,
     resource_error,
     synonyms,
@@ -59,7 +62,38 @@ def test_the_first_that_is_set_counts(own: bool, default: bool, static: bool) ->
 
 def test_changes_are_applied_to_what_is_set() -> None:
     changes = [Change(NAME, " 08"), Change("log.roll.ms", None, DELETE), Change("colour", None, DELETE)]
-    assert altered({"log.roll.ms": "5", "broker.id": "1"}, changes, PARSERS) == {NAME: "8", "broker.id": "1"}
+    for cluster_wide in (True, False):
+        after = altered({"log.roll.ms": "5", "broker.id": "1"}, changes, PARSERS, cluster_wide)
+        assert after == {NAME: "8", "broker.id": "1"}
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTER_WIDE))
+def test_a_default_of_topics_is_of_the_cluster_and_of_no_broker(name: str) -> None:
+    change = Change(name, "7")
+    assert altered({}, [change], {name: str}, cluster_wide=True) == {name: "7"}
+    with pytest.raises(InvalidSettingError, match="alter the cluster-wide default, whose name is empty"):
+        altered({}, [change], {name: str}, cluster_wide=False)
+    valid, ignored = parsed(BrokerConfigs(((name, "7"),), ((name, "8"),)), {name: str})
+    assert (valid, len(ignored)) == (BrokerConfigs((), ((name, "8"),)), 1)
+
+
+def test_a_list_is_appended_to_and_subtracted_from() -> None:
+    name = "log.cleanup.policy"
+    after: dict[str, str] = {}
+    for operation, items, expected in (
+        (APPEND, "compact", "delete,compact"),
+        (SUBTRACT, "delete", "compact"),
+        (APPEND, "compact", "compact"),
+    ):
+        after = altered(after, [Change(name, items, operation)], {name: str}, cluster_wide=True)
+        assert after == {name: expected}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("0", 2), ("65", 2), ("", 2), ("many", 2), ("\u0665", 2)])
+def test_the_number_of_fetchers_is_the_static_one_where_another_is_not_allowed(text: str, expected: int) -> None:
+    assert num_replica_fetchers(BrokerConfigs((("num.replica.fetchers", text),)), 2) == expected
+    assert num_replica_fetchers(BrokerConfigs((), (("num.replica.fetchers", text),)), 2) == expected
+    assert num_replica_fetchers(BrokerConfigs(), 2) == 2
 
 
 @pytest.mark.parametrize(
@@ -67,7 +101,7 @@ def test_changes_are_applied_to_what_is_set() -> None:
     [
         ([Change(NAME, "1"), Change(NAME, None, DELETE)], f"{NAME} is given twice"),
         ([Change("broker.id", "2")], "broker.id cannot be changed while a broker runs: change its broker.toml, and"),
-        ([Change("log.segment.byte", "2")], "log.segment.byte is not a setting of a broker: dynamic are log.cleaner"),
+        ([Change("log.segment.byte", "2")], "log.segment.byte is not a setting of a broker: dynamic are compression"),
         ([Change("x" * 1000, "2")], f"{'x' * 100} is not a setting"),
         ([Change(NAME, "1", SUBTRACT)], f"{NAME} is not a list"),
         ([Change(NAME, None, SET)], f"{NAME} = None: "),
@@ -76,7 +110,7 @@ def test_changes_are_applied_to_what_is_set() -> None:
 )
 def test_wrong_changes_are_named(changes: list[Change], error: str) -> None:
     with pytest.raises(InvalidSettingError) as refused:
-        altered({}, changes, PARSERS)
+        altered({}, changes, PARSERS, cluster_wide=False)
     assert str(refused.value).startswith(error)
 
 
@@ -103,9 +137,15 @@ def test_open_logs_are_configured_where_a_setting_of_theirs_differs() -> None:
 @pytest.mark.parametrize("name", sorted(DYNAMIC))
 def test_what_changes_logs_follows_from_the_definitions_of_settings(tmp_path: Path, name: str) -> None:
     static = load({"broker.id": 1, "log.dirs": str(tmp_path), "coordination": f"embedded:{tmp_path}"})
-    value = {"log.message.timestamp.type": "LogAppendTime", "log.cleaner.min.cleanable.ratio": 0.25}.get(name, 7 << 20)
-    if name == "log.cleaner.threads":
-        value = 2
+    value = {
+        "compression.type": "gzip",
+        "log.cleaner.min.cleanable.ratio": 0.25,
+        "log.cleaner.threads": 2,
+        "log.cleanup.policy": "compact",
+        "log.message.timestamp.type": "LogAppendTime",
+        "num.replica.fetchers": 2,
+        "unclean.leader.election.enable": True,
+    }.get(name, 7 << 20)
     changed = replaced(static, {name: value})
     assert changed != static
     assert (log_config_of(changed) != log_config_of(static)) == (name in DYNAMIC_OF_LOGS)

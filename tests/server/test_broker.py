@@ -410,7 +410,7 @@ def test_an_unexpected_error_in_the_background_stops_the_broker(
         stopped_by_itself.append(client.broker._stop.is_set())
 
     with pytest.raises(RuntimeError, match="broken"):
-        with_broker(tmp_path, work, flush_messages=1)
+        with_broker(tmp_path, work, log_flush_interval_messages=1)
     assert stopped_by_itself == [True]
     assert "in broken_disk_call" in caplog.text, "the traceback"
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from kreplog.config import LogConfig, TopicConfig
+from kreplog.config import INHERITED, NO_OWN_SETTINGS, LogConfig, TopicConfig
 from kreplog.core.dynamic_configs import (
     APPEND,
     DEFAULT,
@@ -21,10 +22,11 @@ from kreplog.core.dynamic_configs import (
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.settings import load
-from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, for_new, with_gaps_of
+from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, with_gaps_of
 from kreplog.types import Node
 
-BROKERS = TopicConfig(min_insync_replicas=2)
+OWN = TopicConfig(min_insync_replicas=2)
+"""Of a topic that inherits nothing."""
 THROTTLED = "leader.replication.throttled.replicas"
 
 GIVEN = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
@@ -38,21 +40,32 @@ def test_values_are_parsed_by_type() -> None:
         Change("cleanup.policy", "delete"),
         Change("compression.type", "gzip"),
     ]
-    assert changed(BROKERS, changes, BROKERS, 3) == TopicConfig(
+    assert changed(OWN, changes, 3) == TopicConfig(
         2, True, retention_ms=1000, message_timestamp_type="LogAppendTime", compression_type="gzip"
     )
 
 
-def test_a_deleted_setting_takes_the_brokers_value() -> None:
+def test_a_deleted_setting_is_inherited() -> None:
     config = TopicConfig(3, retention_ms=5)
     changes = [Change("retention.ms", None, DELETE), Change("min.insync.replicas", "", DELETE)]
-    assert changed(config, changes, BROKERS, 3) == BROKERS
-    assert changed(config, [Change("cleanup.policy", None, DELETE)], BROKERS, 3) == config
+    assert changed(config, changes, 3) == TopicConfig(inherited=("min_insync_replicas",))
+    with_default = changed(config, [Change("cleanup.policy", None, DELETE)], 3)
+    assert with_default == replace(config, inherited=("cleanup_policy",))
 
 
-def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
-    assert for_new(BROKERS, [], 1) == TopicConfig()
-    assert for_new(BROKERS, [], 3) == BROKERS
+def test_a_new_topic_has_the_settings_of_its_own_that_are_given() -> None:
+    assert changed(NO_OWN_SETTINGS, [], 1) == NO_OWN_SETTINGS
+    given = changed(NO_OWN_SETTINGS, [Change("min.insync.replicas", "1")], 3)
+    assert given == replace(NO_OWN_SETTINGS, min_insync_replicas=1, inherited=INHERITED[1:])
+
+
+@pytest.mark.parametrize("inherited", [(), INHERITED, INHERITED[:1], INHERITED[3:]])
+def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> None:
+    config = TopicConfig(retention_ms=5, inherited=inherited)
+    data = encode_topic_config(config)
+    assert decode_topic_config("/config/topics/t", Node(data, cast(Any, None))) == config
+    for field in INHERITED:
+        assert (f'"{field.replace("_", ".")}":'.encode() in data) == (field not in inherited)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +104,13 @@ def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
 )
 def test_wrong_settings_are_named(changes: list[Change], expected: str) -> None:
     with pytest.raises(InvalidSettingError) as refused:
-        changed(BROKERS, changes, BROKERS, 3)
+        changed(OWN, changes, 3)
     assert str(refused.value).startswith(expected)
 
 
 def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     changes = [Change("preallocate", "true"), Change("file.delete.delay.ms", "1000"), Change(THROTTLED, "*")]
-    config = changed(BROKERS, changes, BROKERS, 3)
+    config = changed(OWN, changes, 3)
     assert dict(config.unused) == {"preallocate": "true", "file.delete.delay.ms": "1000", THROTTLED: "*"}
     path = "/config/topics/t"
     assert decode_topic_config(path, Node(encode_topic_config(config), cast(Any, None))) == config
@@ -110,11 +123,11 @@ def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     assert (found["segment.jitter.ms"].value, found["segment.jitter.ms"].source) == (0, DEFAULT)
     assert {name for name, setting in found.items() if setting.documentation == NO_EFFECT} == set(UNUSED)
     deleted = [Change(name, None, DELETE) for name, _ in config.unused]
-    assert changed(config, deleted, BROKERS, 3) == BROKERS
+    assert changed(config, deleted, 3) == OWN
 
 
 def test_lists_are_appended_to_and_subtracted_from() -> None:
-    config = BROKERS
+    config = OWN
     for operation, items, expected in (
         (SUBTRACT, "0:1", ""),
         (APPEND, "0:1,1:2", "0:1,1:2"),
@@ -122,25 +135,23 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
         (SUBTRACT, "0:1, 9:9", "1:2,2:3"),
         (SUBTRACT, "1:2,2:3", ""),
     ):
-        config = changed(config, [Change(THROTTLED, items, operation)], BROKERS, 3)
+        config = changed(config, [Change(THROTTLED, items, operation)], 3)
         assert dict(config.unused)[THROTTLED] == expected
-    assert changed(BROKERS, [Change("cleanup.policy", "delete", APPEND)], BROKERS, 3) == BROKERS
+    assert changed(OWN, [Change("cleanup.policy", "delete", APPEND)], 3) == OWN
 
 
 def test_cleanup_policies() -> None:
-    config = BROKERS
+    config = OWN
     for operation, text, expected in (
         (APPEND, "compact", "delete,compact"),
         (SUBTRACT, "delete", "compact"),
         (SET, "compact, delete", "compact,delete"),
         (DELETE, None, "delete"),
     ):
-        config = changed(config, [Change("cleanup.policy", text, operation)], BROKERS, 3)
+        config = changed(config, [Change("cleanup.policy", text, operation)], 3)
         assert (config.cleanup_policy, config.compacts) == (expected, "compact" in expected)
-    config = changed(config, [Change("min.cleanable.dirty.ratio", "0.25")], BROKERS, 3)
+    config = changed(config, [Change("min.cleanable.dirty.ratio", "0.25")], 3)
     assert config.log_config(LogConfig()).min_cleanable_dirty_ratio == 0.25
-    settings = load(GIVEN | {"log.cleanup.policy": "compact"}, None, {})
-    assert for_new(settings.topic, [], 1).compacts
 
 
 def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
@@ -153,10 +164,17 @@ def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
     assert decode_topic_config(path, Node(encode_topic_config(once), cast(Any, None))) == once
 
 
+def test_a_log_under_an_inherited_policy_accepts_what_an_earlier_default_has_compacted() -> None:
+    assert NO_OWN_SETTINGS.log_config(LogConfig()).offset_gaps
+    assert not TopicConfig().log_config(LogConfig()).offset_gaps
+    assert with_gaps_of(TopicConfig(), NO_OWN_SETTINGS).offset_gaps
+    assert not with_gaps_of(NO_OWN_SETTINGS, NO_OWN_SETTINGS).offset_gaps
+
+
 def test_described_settings_have_their_source() -> None:
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
     settings = DynamicSettings(load(GIVEN | more, None, {}))
-    config = TopicConfig(2, flush_messages=1, retention_bytes=7)
+    config = TopicConfig(2, flush_messages=1, retention_bytes=7, inherited=("min_insync_replicas", "compression_type"))
     found: dict[str, Any] = {setting.name: setting for setting in described(config, settings)}
     assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [
         (1, TOPIC),
@@ -165,6 +183,8 @@ def test_described_settings_have_their_source() -> None:
     assert found["retention.bytes"].synonyms[1:] == (("log.retention.bytes", -1, DEFAULT),)
     assert (found["retention.ms"].value, found["retention.ms"].source) == (9, STATIC)
     assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
+    assert (found["flush.ms"].value, found["flush.ms"].source) == (2**63 - 1, TOPIC)
+    assert found["flush.messages"].synonyms[1:] == (("log.flush.interval.messages", 2**63 - 1, DEFAULT),)
     assert found["max.message.bytes"].synonyms == (
         ("message.max.bytes", 5000, STATIC),
         ("message.max.bytes", 1048588, DEFAULT),

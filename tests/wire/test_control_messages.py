@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kreplog.config import TOPIC_COMPRESSION_TYPES, TOPIC_LOG_SETTINGS, TopicConfig
+from kreplog.config import INHERITED, TOPIC_COMPRESSION_TYPES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     BrokerConfigs,
     ControlledShutdownRequest,
@@ -45,6 +45,7 @@ configs = st.just(TopicConfig()) | st.builds(
     retention_ms=st.none() | st.integers(-1, 2**63 - 1),
     message_timestamp_type=st.sampled_from([None, "LogAppendTime"]),
     unused=st.sampled_from([(), (("preallocate", "true"), ("segment.jitter.ms", "5"))]),
+    inherited=st.sampled_from([(), INHERITED, INHERITED[:1], INHERITED[2:5]]),
 )
 states = st.builds(
     PartitionState,
@@ -142,6 +143,7 @@ def test_every_setting_of_a_topic_is_encoded() -> None:
         "offset_gaps",
         *TOPIC_LOG_SETTINGS,
         "unused",
+        "inherited",
     )
 
 

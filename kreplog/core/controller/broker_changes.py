@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kreplog.core import nodes
 from kreplog.core.controller import election_policies, fencing, leader_selectors, store_reader
+from kreplog.core.controller.config_changes import send_settings
 from kreplog.core.controller.context import ControllerContext, LogDirEvent, PartitionAndReplica, named
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
@@ -45,6 +46,7 @@ class BrokerChanges:
         that the outcome does not depend on which broker was the controller at that time.
         """
         context = self._context
+        self._put_topic_defaults(registrations)
         context.log_dir_events = events
         for registered in registrations.values():
             if _is_handled(registered):
@@ -120,15 +122,25 @@ class BrokerChanges:
             context.touched.update(dict.fromkeys(context.reassignments))
 
     def _take_configs(self, found: Mapping[int, RegisteredBroker]) -> Steps[None]:
-        """Send altered configs to brokers that have registered before; new ones get theirs with the INIT."""
+        """Send altered configs to brokers that have registered before; new ones get theirs with the INIT. Topics take
+        altered defaults."""
         held = self._context.broker_configs
         changed = {id: found[id].configs for id in held if id in found and found[id].configs != held[id]}
-        if not changed:
+        topics = self._put_topic_defaults(found)
+        if not changed and not topics:
             return
         held.update(changed)
         yield StateChange("info", f"dynamic configs are altered of brokers {', '.join(map(str, sorted(changed)))}")
+        if topics:
+            yield StateChange("info", f"the defaults of topics are now {self._context.topic_defaults}")
         self._batch.add_update_metadata()
-        yield from self._batch.send()
+        yield from send_settings(self._machines, topics)
+
+    def _put_topic_defaults(self, found: Mapping[int, RegisteredBroker]) -> list[str]:
+        """Apply the cluster-wide default as read with the registrations; return the topics whose settings change."""
+        for registered in found.values():
+            return self._context.put_topic_defaults(registered.configs.default)
+        return []
 
     def _on_broker_failure(self, failed: Collection[int]) -> Steps[None]:
         """The registrations of brokers ended: elect other leaders, and remove them from every ISR."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from kreplog.config import TopicConfig
+from kreplog.config import BUILT_IN_DEFAULTS, NO_OWN_SETTINGS, TopicConfig
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import BrokerConfigs, Configs
 from kreplog.core.nodes import Assignment, TopicNode
+from kreplog.core.topic_defaults import topic_defaults
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 
@@ -48,13 +49,21 @@ class ControllerContext:
     brokers: registrations that this controller has applied. registration_created: the store's transaction of each.
     broker_configs: the dynamic configs of each. last_readable_configs: of each node of dynamic configs, by path.
     failed_replicas: replicas on failed disks, by broker, until it registers again.
-    topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
-    deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested target, () to
-    cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read since the last
-    step. to_retry: partitions whose writes were refused too often, for the next Tick. elections: leaders elected.
+    topics, configs, states: content of the nodes. topic_defaults: what topics inherit. replicas_on: partitions assigned
+    to a broker. deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested
+    target, () to cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read
+    since the last step. to_retry: partitions whose writes were refused too often, for the next Tick. elections: leaders
+    elected.
     """
 
-    def __init__(self, controller_id: int, epoch: int, epoch_version: int, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        controller_id: int,
+        epoch: int,
+        epoch_version: int,
+        observer: Observer | None = None,
+        static_topic_defaults: TopicConfig = BUILT_IN_DEFAULTS,
+    ) -> None:
         self.controller_id = controller_id
         self.epoch = epoch
         self.epoch_version = epoch_version
@@ -77,6 +86,9 @@ class ControllerContext:
         self.elections = 0
         self.partition_statuses: dict[TopicPartition, PartitionStatus] = {}
         self.replica_statuses: dict[PartitionAndReplica, ReplicaStatus] = {}
+        self.topic_defaults = static_topic_defaults
+        self._static_topic_defaults = static_topic_defaults
+        self._effective: dict[str, tuple[TopicConfig, TopicConfig]] = {}
         self._observer = observer
 
     # Derived
@@ -99,8 +111,12 @@ class ControllerContext:
         return self.topics[partition.topic].topic_id
 
     def config(self, topic: str) -> TopicConfig:
-        """The topic's settings, the defaults where it has none."""
-        return self.configs.get(topic) or TopicConfig()
+        """The topic's settings, the defaults where it has none of its own."""
+        own = self.configs.get(topic, NO_OWN_SETTINGS)
+        held = self._effective.get(topic)
+        if held is None or held[0] is not own:
+            held = self._effective[topic] = own, own.with_defaults(self.topic_defaults)
+        return held[1]
 
     def min_isr(self, partition: TopicPartition) -> int:
         """min.insync.replicas, or the replication factor where that is smaller."""
@@ -176,6 +192,7 @@ class ControllerContext:
             self.remove_partition(partition)
         del self.topics[name]
         self.configs.pop(name, None)
+        self._effective.pop(name, None)
         self.deleting.pop(name, None)
 
     def topic_without(self, partition: TopicPartition) -> TopicNode:
@@ -183,6 +200,13 @@ class ControllerContext:
         topic = self.topics[partition.topic]
         rest = {number: assigned for number, assigned in topic.partitions.items() if number != partition.partition}
         return replace(topic, partitions=rest)
+
+    def put_topic_defaults(self, dynamic: Configs) -> list[str]:
+        """Take the cluster-wide dynamic configs; return the topics whose settings are others then."""
+        before = [(name, self.config(name)) for name in self.topics]
+        self.topic_defaults = topic_defaults(self._static_topic_defaults, dynamic)
+        self._effective.clear()
+        return [name for name, config in before if self.config(name) != config]
 
     def put_state(self, partition: TopicPartition, state: LeaderAndIsr) -> None:
         self.states[partition] = state

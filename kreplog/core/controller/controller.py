@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import BUILT_IN_DEFAULTS, ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.broker_changes import BrokerChanges
@@ -74,15 +74,22 @@ class Controller:
 
     active: whether it is the controller, as far as it knows. epoch: its controller epoch, the last one when passive.
     context: empty when passive. on_transition: called with every change of state (replica or partition, old, new), the
-    first states, from NonExistent, included; for checkers.
+    first states, from NonExistent, included; for checkers. topic_defaults: the static ones.
     """
 
-    def __init__(self, broker_id: int, config: ReplicationConfig, on_transition: Observer | None = None) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        config: ReplicationConfig,
+        on_transition: Observer | None = None,
+        topic_defaults: TopicConfig = BUILT_IN_DEFAULTS,
+    ) -> None:
         self.broker_id = broker_id
         self.active = False
         self.epoch = -1
         self.on_transition = on_transition
         self._config = config
+        self._topic_defaults = topic_defaults
         self._session: int | None = None
         self._retry_ms: int | None = None
         self._balance_ms: int | None = None
@@ -164,9 +171,7 @@ class Controller:
             except (NodeExistsError, NoNodeError, BadVersionError):
                 continue
             self.epoch = number
-            self._term = ControllerTerm(
-                ControllerContext(self.broker_id, self.epoch, epoch.stat.version + 1, self.on_transition)
-            )
+            self._begin_term(epoch.stat.version + 1)
             self.active = True
             yield StateChange("info", f"broker {self.broker_id} is the controller of epoch {self.epoch}")
             yield from self._failover(now_ms)
@@ -191,7 +196,12 @@ class Controller:
         self._clear()
 
     def _clear(self) -> None:
-        self._term = ControllerTerm(ControllerContext(self.broker_id, self.epoch, -1, self.on_transition))
+        self._begin_term(-1)
+
+    def _begin_term(self, epoch_version: int) -> None:
+        self._term = ControllerTerm(
+            ControllerContext(self.broker_id, self.epoch, epoch_version, self.on_transition, self._topic_defaults)
+        )
 
     def _failover(self, now_ms: int) -> Steps[None]:
         """Read the store, elect in place of failed brokers, send every broker its INIT, and continue what is under

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kreplog.config import TopicConfig
+from kreplog.config import BUILT_IN_DEFAULTS, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.messages import BrokerConfigs, Configs, PartitionState
 from kreplog.core.nodes import TopicNode
+from kreplog.core.topic_defaults import topic_defaults
 from kreplog.errors import CoordinationError, InvalidTopicError
 from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_topic
 
@@ -190,7 +191,9 @@ def fill(context: ControllerContext) -> Steps[None]:
 def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
     """Content of a controller's UpdateMetadata, for a broker that no controller reaches; read in pieces. A partition
     without a state has no leader."""
-    live = [registered.registration for registered in (yield from brokers({})).values()]
+    registered = yield from brokers({})
+    live = [each.registration for each in registered.values()]
+    defaults = topic_defaults(BUILT_IN_DEFAULTS, next((each.configs.default for each in registered.values()), ()))
     names = yield from children(nodes.TOPICS)
     partition_states: list[PartitionState] = []
     for start in range(0, len(names), TOPICS_AT_ONCE):
@@ -211,7 +214,7 @@ def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
                         assigned.replicas,
                         assigned.adding,
                         assigned.removing,
-                        config=config,
+                        config=config.with_defaults(defaults),
                     )
                 )
     return live, partition_states

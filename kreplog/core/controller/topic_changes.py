@@ -8,8 +8,8 @@ from dataclasses import replace
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.assignment import check_replicas
+from kreplog.core.controller.config_changes import send_settings
 from kreplog.core.controller.context import PartitionAndReplica, named
-from kreplog.core.controller.election_policies import apply_flush_setting
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
@@ -107,21 +107,14 @@ class TopicChanges:
         yield from self._machines.replicas.handle_state_changes(offline, ReplicaStatus.OFFLINE)
 
     def on_config(self, name: str) -> Steps[None]:
-        """A topic's settings were written: send them in LeaderAndIsr, under the current leader epochs unless
-        flush.messages requires another one."""
+        """A topic's settings were written."""
         context = self._context
         config = yield from store_reader.topic_config(name)
-        if name not in context.topics or config == context.config(name):
+        if name not in context.topics or config == context.configs.get(name):
             return
         context.configs[name] = config
-        yield StateChange("info", f"topic {name}: settings are now {config}")
-        staying = [partition for partition in context.partitions_of(name) if not context.is_pending_deletion(partition)]
-        for partition in staying:
-            self._batch.add_leader_and_isr(partition)
-        yield from self._machines.leader_and_isr.clear_obsolete_elr(staying)
-        yield from self._machines.leader_and_isr.update(staying, apply_flush_setting)
-        yield from self._machines.partitions.trigger_online()  # an unclean election may be allowed now
-        yield from self._batch.send()
+        yield StateChange("info", f"topic {name}: settings are now {context.config(name)}")
+        yield from send_settings(self._machines, [name])
 
     # /admin/partitions_add
 

@@ -1,8 +1,8 @@
 """ReplicaManager: all partitions of one broker, and what concerns several of them.
 
-It routes each event to its partitions, opens, stops and deletes replicas as the controller orders, and has the fetchers
-and the deadlines of delayed requests. control_fencing.py refuses requests of stale controllers and registrations,
-partition.py decides about one partition.
+It routes each event to its partitions, opens, stops and deletes replicas as the controller orders, and has the
+deadlines of delayed requests. control_fencing.py refuses requests of stale controllers and registrations,
+fetcher_manager.py has the fetchers, partition.py decides about one partition.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.dynamic_configs import changes_logs
+from kreplog.core.dynamic_configs import changes_logs, num_replica_fetchers
 from kreplog.core.effects import (
     ConfigureBroker,
     ConfigureLog,
@@ -78,12 +78,12 @@ from kreplog.core.replication.delayed import (
 )
 from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.fetch_purgatory import FetchPurgatory
+from kreplog.core.replication.fetcher_manager import ReplicaFetcherManager
 from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, PartitionChange
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
-from kreplog.core.replication.replica_fetcher import ReplicaFetcher
 from kreplog.core.replication.role import Role
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionQuery, TransactionRequest
 from kreplog.errors import (
@@ -133,12 +133,10 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
         self.configs = NO_CONFIGS
-        self.fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self.config = config
         self._on_disk = dict(on_disk or {})
         self._strays = set(strays)
-        self._fetcher_of: dict[TopicPartition, ReplicaFetcher] = {}
-        self._correlations = itertools.count(1)
+        self._fetchers = ReplicaFetcherManager(broker_id, config)
         self.memory = memory or MemoryAccount()
         self._produces = ProducePurgatory(self.partitions, self.metadata)
         self._deletions = Deletions(self.partitions, self.metadata)
@@ -186,10 +184,8 @@ class ReplicaManager:
         match event:
             case Received(reply_to, request):
                 yield from self._received(reply_to, request, now_ms)
-            case FetchReplied(leader, _, _):
-                for key in sorted(self.fetchers):
-                    if key[0] == leader:
-                        yield from self.fetchers[key].on_fetched(event, now_ms, self.broker_epoch)
+            case FetchReplied():
+                yield from self._fetchers.on_fetched(event, now_ms, self.broker_epoch)
             case StoreReplied():
                 yield from self._store_replied(event, now_ms)
             case AddPartitionsReplied():
@@ -220,7 +216,7 @@ class ReplicaManager:
         times = [
             self._deadlines.next_ms(),
             self._produces.verification.next_wakeup(),
-            *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values()),
+            self._fetchers.next_wakeup(now_ms),
         ]
         if self._unsettled or self._failures_to_report or self._postponed:
             times.append(self._next_isr_check_ms)
@@ -293,25 +289,26 @@ class ReplicaManager:
             return
         match request:
             case LeaderAndIsrRequest():
-                yield from self._configure(request.configs)
+                yield from self._configure(request.configs, now_ms)
                 response = yield from self._leader_and_isr(request, now_ms)
                 yield LeaderAndIsrApplied(reply_to, request, response)
             case StopReplicaRequest():
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():
-                yield from self._configure(request.configs)
+                yield from self._configure(request.configs, now_ms)
                 error = self.metadata.apply(request)
                 if request.deleted and error is ErrorCode.NONE:
                     self.coordinator_events.append(PartitionsDeleted(frozenset(request.deleted)))
                 yield Reply(reply_to, UpdateMetadataResponse(error))
                 yield from self._deletions.settle_all()
 
-    def _configure(self, configs: BrokerConfigs) -> Steps[None]:
+    def _configure(self, configs: BrokerConfigs, now_ms: int) -> Steps[None]:
         """Apply dynamic configs before the rest of a request: no log is opened under others."""
         if configs == self.configs:
             return
         before, self.configs = self.configs, configs
         yield ConfigureBroker(configs)
+        self._fetchers.resize(num_replica_fetchers(configs, self.config.num_replica_fetchers), now_ms)
         if not changes_logs(before, configs):
             return
         for partition in self.partitions.values():
@@ -489,7 +486,7 @@ class ReplicaManager:
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             self._note_leadership(topic_partition, None)
-            self._stop_fetching(topic_partition)
+            self._fetchers.stop(topic_partition)
             yield from self._produces.fail(topic_partition, self.metadata.replica_error(topic_partition))
             yield from self._deletions.settle(topic_partition)
             yield from self._fetches.wake(topic_partition, 0)
@@ -512,9 +509,8 @@ class ReplicaManager:
         if partition is None:
             return
         yield from partition.flushed_to(recovery_point)
-        fetcher = self._fetcher_of.get(topic_partition)
-        if fetcher is not None and partition.flushed >= partition.log.leo:
-            fetcher.resume(topic_partition)
+        if partition.flushed >= partition.log.leo:
+            self._fetchers.resume(topic_partition)
 
     def _go_offline(self, topic_partition: TopicPartition) -> None:
         """A failed log is final; its failure is reported as the partition is settled."""
@@ -586,8 +582,7 @@ class ReplicaManager:
         """React to the partitions' changes until there are none, then let the fetchers send."""
         while self._changed:
             yield from self._settle_partition(self._changed.popleft(), now_ms)
-        for key in sorted(self.fetchers):
-            yield from self.fetchers[key].poll(now_ms, self.broker_epoch)
+        yield from self._fetchers.poll(now_ms, self.broker_epoch)
 
     def _settle_partition(self, partition: Partition, now_ms: int) -> Steps[None]:
         changes, partition.changes = partition.changes, set()
@@ -597,20 +592,20 @@ class ReplicaManager:
         if PartitionChange.ROLE in changes:
             leads = partition.role is Role.LEADER
             self._note_leadership(topic_partition, partition.leader_epoch if leads else None, partition.epoch_start)
-            self._stop_fetching(topic_partition)
+            self._fetchers.stop(topic_partition)
             if topic_partition in self._produces.verification:
                 yield from self._produces.verification.fail(topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if partition.role is not Role.LEADER and topic_partition in self._produces:
                 yield from self._produces.fail(topic_partition, partition.refusal(NO_EPOCH))
             if partition.role is Role.FOLLOWER:
-                self._start_fetching(partition, now_ms)
+                self._fetchers.start(partition, now_ms)
             elif partition.role is Role.LEADER:
                 yield from self._fetches.expect_followers(partition, now_ms)
             elif partition.role is Role.OFFLINE:
                 yield from self._report_failure(topic_partition)
         yield from self._deletions.settle(topic_partition)
-        if PartitionChange.DELETED in changes and topic_partition in self._fetcher_of:
-            self._fetcher_of[topic_partition].moved(topic_partition)
+        if PartitionChange.DELETED in changes:
+            self._fetchers.moved(topic_partition)
         if PartitionChange.COMMITTED in changes and topic_partition in self._produces:
             yield from self._produces.committed(topic_partition, partition.high_watermark)
         if partition.role is Role.LEADER and changes & _CHANGES_OF_COMMITTED:
@@ -629,24 +624,3 @@ class ReplicaManager:
             self.coordinator_events.append(
                 MarkerCommitted(partition.topic_partition, marker.producer_id, marker.committed, offset)
             )
-
-    def _start_fetching(self, partition: Partition, now_ms: int) -> None:
-        index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)
-        key = (partition.leader, index)
-        if key not in self.fetchers:
-            self.fetchers[key] = ReplicaFetcher(
-                self.broker_id, partition.leader, self.config, self._correlations, index
-            )
-        self.fetchers[key].add(partition, now_ms)
-        self._fetcher_of[partition.topic_partition] = self.fetchers[key]
-
-    def _stop_fetching(self, topic_partition: TopicPartition) -> None:
-        fetcher = self._fetcher_of.pop(topic_partition, None)
-        if fetcher is not None:
-            fetcher.remove(topic_partition)
-
-
-def fetcher_index(topic_partition: TopicPartition, num_replica_fetchers: int) -> int:
-    """Which of the fetchers from a partition's leader fetches it, the same in every process: round-robin over the
-    partitions of a topic."""
-    return (sum(topic_partition.topic.encode()) + topic_partition.partition) % num_replica_fetchers

@@ -18,6 +18,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from kreplog.config import NO_OWN_SETTINGS
 from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, refused
 from kreplog.core.controller import admin_operations as operations
@@ -46,7 +47,7 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.topic_settings import for_new
+from kreplog.server.topic_settings import changed
 from kreplog.types import NO_LEADER, BrokerRegistration, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code
@@ -292,9 +293,8 @@ class AdminHandlers:
             )
         replicas = len(next(iter(assigned.values()), ()))
         try:
-            config = for_new(
-                self._settings.topic, [Change(setting.name, setting.value) for setting in topic.configs], replicas
-            )
+            given = [Change(setting.name, setting.value) for setting in topic.configs]
+            config = changed(NO_OWN_SETTINGS, given, replicas)
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")

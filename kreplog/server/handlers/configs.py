@@ -6,11 +6,12 @@ them, sends them to the brokers. Requests are messages of kreplog.wire.generic, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kreplog.config import TopicConfig
+from kreplog.config import NO_OWN_SETTINGS, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
 from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
@@ -30,7 +31,7 @@ from kreplog.server.handlers.admin import (
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
-from kreplog.server.topic_settings import changed, default_for, with_gaps_of
+from kreplog.server.topic_settings import changed, with_gaps_of
 from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -47,7 +48,6 @@ class ConfigHandlers:
         self._store = store
         self._topics = topics
         self._settings = settings
-        self._default = settings.static.topic
 
     async def replace(self, request: Any) -> Fields:
         """AlterConfigs: settings that are not given return to their defaults."""
@@ -109,7 +109,7 @@ class ConfigHandlers:
             parent, node = await self._store.get_nodes((nodes.BROKER_CONFIGS, path))
             before = await self._broker_config(path, node, keep)
             try:
-                after = altered(before if keep and before else {}, changes, PARSERS)
+                after = altered(before if keep and before else {}, changes, PARSERS, cluster_wide=not name)
             except InvalidSettingError as error:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from error
             if validate_only:
@@ -122,8 +122,9 @@ class ConfigHandlers:
                     )
                 except (NodeExistsError, NoNodeError, BadVersionError):
                     continue
-            valid, _ = parsed(BrokerConfigs(tuple(after.items())), PARSERS)
-            await self._topics.until(partial(self._applies, subject, dict(valid.own)), METADATA_WAIT_S)
+            configs = tuple(after.items())
+            valid, _ = parsed(BrokerConfigs(configs) if name else BrokerConfigs((), configs), PARSERS)
+            await self._topics.until(partial(self._applies, subject, valid), METADATA_WAIT_S)
             return {}
         raise _contended("the brokers")
 
@@ -136,10 +137,12 @@ class ConfigHandlers:
                 raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
             return None
 
-    def _applies(self, subject: int | None, config: Mapping[str, str]) -> bool:
+    def _applies(self, subject: int | None, expected: BrokerConfigs) -> bool:
         """Whether this broker has applied new dynamic configs, given without those that it ignores."""
         configs = self._settings.configs
-        return dict(configs.default if subject is None else configs.own) == config
+        if subject is not None:
+            return dict(configs.own) == dict(expected.own)
+        return dict(configs.default) == dict(expected.default)
 
     async def _changed(self, name: str, changes: Sequence[Change], keep: bool) -> tuple[TopicConfig, int]:
         """The new settings, and the version of the node with the old ones. Raises RefusedError."""
@@ -149,15 +152,14 @@ class ConfigHandlers:
         (node,) = await self._store.get_nodes((path,))
         if node is None:
             raise _no_topic(name)
-        default = default_for(self._default, replicas)
         try:
             before = nodes.decode_topic_config(path, node)
         except CoordinationError as error:
             if keep:
                 raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
-            before = TopicConfig(offset_gaps=True)
+            before = replace(NO_OWN_SETTINGS, offset_gaps=True)
         try:
-            config = changed(before if keep else default, changes, default, replicas)
+            config = changed(before if keep else NO_OWN_SETTINGS, changes, replicas)
             return with_gaps_of(config, before), node.stat.version
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
@@ -165,7 +167,9 @@ class ConfigHandlers:
     def _is_applied(self, name: str, config: TopicConfig) -> bool:
         """Whether this broker's metadata have the settings, so that the client's next DescribeConfigs shows them."""
         view = self._topics.get(name)
-        return view is None or all(partition.config == config for partition in view.partitions.values())
+        return view is None or all(
+            partition.config == config.with_defaults(partition.config) for partition in view.partitions.values()
+        )
 
 
 def _contended(subject: str) -> RefusedError:

@@ -75,7 +75,8 @@ class Administrator:
         path, directory = nodes.broker_config(broker_id), peek(nodes.BROKER_CONFIGS) is None
         node = peek(path)
         before = dict(nodes.decode_broker_config(path, node))
-        after = altered(before, [Change(name, value, DELETE if value is None else SET)], {name: int})
+        changes = [Change(name, value, DELETE if value is None else SET)]
+        after = altered(before, changes, {name: str}, cluster_wide=broker_id is None)
         version = None if node is None else node.stat.version
         return self._write(*set_broker_config_operations(broker_id, after, version, directory=directory))
 

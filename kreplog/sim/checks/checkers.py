@@ -67,6 +67,7 @@ from kreplog.core.messages import CONSUMER, ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.sim.checks.config_history import TopicConfigHistory
 from kreplog.sim.checks.group_checker import GroupChecker
 from kreplog.sim.checks.legal_transitions import is_legal
 from kreplog.sim.checks.transaction_checker import TransactionChecker
@@ -111,7 +112,7 @@ class Checkers:
         self.history = history
         self.disks = disks
         self._replica_of = replica_of
-        self._configs: dict[str, list[TopicConfig]] = {}
+        self._configs = TopicConfigHistory()
         self._topic_ids: dict[str, str] = {}
         self._deleted: dict[tuple[str, int], None] = {}
         self._replaced: dict[int, Mapping[TopicPartition, str]] = {}
@@ -161,8 +162,7 @@ class Checkers:
     def model(self, partition: TopicPartition, topic_id: str) -> PartitionModel:
         found = self.models.get((partition, topic_id))
         if found is None:
-            configs = self._configs.setdefault(topic_id, [TopicConfig()])
-            found = self.models[partition, topic_id] = PartitionModel(partition, topic_id, configs)
+            found = self.models[partition, topic_id] = PartitionModel(partition, topic_id, self._configs.of(topic_id))
             if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
                 self.excuse(found, _DELETION)
         return found
@@ -176,7 +176,7 @@ class Checkers:
     def topic_created(self, name: str, topic_id: str, config: TopicConfig) -> None:
         """Called before the topic is in the store, which reports it too."""
         self._topic_ids[name] = topic_id
-        self._configs[topic_id] = [config]
+        self._configs.created(topic_id, config)
 
     def topic_deleted(self, name: str) -> None:
         """Its deletion is requested. The store reports it, too."""
@@ -363,6 +363,8 @@ class Checkers:
                         self._assigned[TopicPartition(name, index)] = assignment.replicas
                 case ["", "config", "topics", name]:
                     self._configured(self._topic_ids.get(name, ""), nodes.decode_topic_config(path, node))
+                case ["", "config", "brokers", "default"]:
+                    self._settings_changed(*self._configs.default_written(path, node))
                 case ["", "brokers", "topics", name, number, "leaderAndISR"]:
                     states.append((TopicPartition(name, int(number)), path))
         for partition, path in states:
@@ -370,13 +372,11 @@ class Checkers:
             self._state_changed(model, nodes.decode_leader_and_isr(path, dump[path]))
 
     def _configured(self, topic_id: str, config: TopicConfig) -> None:
-        """A topic's settings were written, or those of a new topic."""
-        configs = self._configs.setdefault(topic_id, [config])
-        if configs[-1] == config:
-            return
-        configs.append(config)
+        self._settings_changed(*self._configs.written(topic_id, config))
+
+    def _settings_changed(self, *topic_ids: str) -> None:
         for model in self.models.values():
-            if model.topic_id == topic_id and config.flush_messages != 1:
+            if model.topic_id in topic_ids and model.config.flush_messages != 1:
                 model.durable_end = 0
 
     def _delete(self, name: str, number: int) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from kreplog.config import INHERITED, NO_OWN_SETTINGS, TopicConfig
 from kreplog.core import dynamic_configs
-from kreplog.core.controller import controller, store_reader, topic_changes
+from kreplog.core.controller import config_changes, controller, store_reader
 from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.controller.election_policies import apply_flush_setting
@@ -14,6 +16,7 @@ from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.effects import Nodes, Steps
 from kreplog.core.messages import NO_CONFIGS, Configs, PartitionState
 from kreplog.core.replication import epochs
+from kreplog.core.replication.fetcher_manager import ReplicaFetcherManager, fetcher_index
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.partition import Partition
@@ -79,7 +82,7 @@ def _flush_messages_within_an_epoch() -> list[Patch]:
             return None
         return Election(election.state._replace(leader_epoch=current.leader_epoch))
 
-    return [(module, "apply_flush_setting", same_epoch) for module in (topic_changes, controller)]
+    return [(module, "apply_flush_setting", same_epoch) for module in (config_changes, controller)]
 
 
 @MUTATIONS.add("flush-messages-not-applied")
@@ -89,7 +92,7 @@ def _flush_messages_not_applied() -> list[Patch]:
     def unchanged(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
         return None
 
-    return [(module, "apply_flush_setting", unchanged) for module in (topic_changes, controller)]
+    return [(module, "apply_flush_setting", unchanged) for module in (config_changes, controller)]
 
 
 @MUTATIONS.add("forgotten-epochs-trusted")
@@ -139,6 +142,46 @@ def _unreadable_configs_forgotten() -> list[Patch]:
         return right(paths, found, {})
 
     return [(store_reader, "_broker_configs", forget)]
+
+
+@MUTATIONS.add("topic-defaults-not-sent")
+def _topic_defaults_not_sent() -> list[Patch]:
+    """The controller takes an altered default of topics, but does not send it to the replicas (KIP-226)."""
+    put = ControllerContext.put_topic_defaults
+
+    def silently(self: ControllerContext, dynamic: Configs) -> list[str]:
+        put(self, dynamic)
+        return []
+
+    return [(ControllerContext, "put_topic_defaults", silently)]
+
+
+@MUTATIONS.add("defaults-before-own-settings")
+def _defaults_before_own_settings() -> list[Patch]:
+    """A default of topics that is altered applies to topics with their own setting too."""
+
+    def all_of(self: TopicConfig, defaults: TopicConfig) -> TopicConfig:
+        changed = [name for name in INHERITED if getattr(defaults, name) != getattr(TopicConfig(), name)]
+        names = {*self.inherited, *changed}
+        return replace(self, **{name: getattr(defaults, name) for name in names})
+
+    def config(self: ControllerContext, topic: str) -> TopicConfig:
+        return all_of(self.configs.get(topic, NO_OWN_SETTINGS), self.topic_defaults)
+
+    return [(ControllerContext, "config", config)]
+
+
+@MUTATIONS.add("moved-partitions-not-fetched")
+def _moved_partitions_not_fetched() -> list[Patch]:
+    """Under another num.replica.fetchers the partitions that leave a fetcher are added to no other."""
+
+    def resize(self: ReplicaFetcherManager, num_replica_fetchers: int, now_ms: int) -> None:
+        self._config = replace(self._config, num_replica_fetchers=num_replica_fetchers)
+        for topic_partition, (_, fetcher) in list(self._fetched.items()):
+            if fetcher.index != fetcher_index(topic_partition, num_replica_fetchers):
+                self.stop(topic_partition)
+
+    return [(ReplicaFetcherManager, "resize", resize)]
 
 
 @MUTATIONS.add("cluster-default-before-own-config")

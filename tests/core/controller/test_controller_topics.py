@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import INHERITED, LogConfig, ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import admin_operations
 from kreplog.core.controller.assignment import assign
@@ -255,7 +255,9 @@ def test_unreadable_settings_are_the_strictest() -> None:
 
 def test_a_setting_of_a_newer_version_does_not_undo_the_others() -> None:
     node = Node(b'{"min.insync.replicas":2,"remote.storage.enable":true}', NodeStat(0, 1, 1))
-    assert nodes.decode_topic_config("/config/topics/t", node) == TopicConfig(min_insync_replicas=2)
+    inherited = tuple(name for name in INHERITED if name != "min_insync_replicas")
+    expected = TopicConfig(min_insync_replicas=2, inherited=inherited)
+    assert nodes.decode_topic_config("/config/topics/t", node) == expected
 
 
 def test_log_settings_are_stored_with_the_topic() -> None:

@@ -29,7 +29,8 @@ from kreplog.core.messages import (
     ProduceRequest,
     UpdateMetadataRequest,
 )
-from kreplog.core.replication.manager import ReplicaManager, fetcher_index
+from kreplog.core.replication.fetcher_manager import fetcher_index
+from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.replica_fetcher import NOT_READY_MAX_MS, FetchPosition
 from kreplog.core.replication.role import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError

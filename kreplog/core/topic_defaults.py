@@ -1,0 +1,50 @@
+"""Defaults of topics: the settings that a topic without its own inherits from the cluster.
+
+They concern all replicas of a partition alike: a leader and its controller must agree on min.insync.replicas, a leader
+and its followers on flush.messages. So they are of the cluster, not of a broker, and the controller applies them:
+
+    the cluster-wide default, else the static setting of the controller, else the built-in default.
+
+With a partition, brokers receive the settings that count, and which of them its topic inherits.
+Source: Kafka's ServerTopicConfigSynonyms; KIP-966 for min.insync.replicas, which no broker has of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kreplog.config import TopicConfig
+from kreplog.core.messages import Configs
+from kreplog.errors import UsageError
+
+SETTINGS_OF_TOPICS = {
+    "min.insync.replicas": "min_insync_replicas",
+    "unclean.leader.election.enable": "unclean_leader_election_enable",
+    "log.flush.interval.messages": "flush_messages",
+    "log.flush.interval.ms": "flush_ms",
+    "log.cleanup.policy": "cleanup_policy",
+    "compression.type": "compression_type",
+}
+"""Names of these settings as brokers have them, and the fields of a TopicConfig."""
+
+
+def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
+    """static: of the controller. default: the cluster-wide dynamic configs, of which a value that is not allowed, such
+    as a newer version's, is ignored."""
+    for name, text in default:
+        field = SETTINGS_OF_TOPICS.get(name)
+        if field is None:
+            continue
+        try:
+            static = replace(static, **{field: _value(getattr(static, field), text)})
+        except (UsageError, ValueError):
+            continue
+    return static
+
+
+def _value(like: bool | int | str, text: str) -> Any:
+    """Raises ValueError."""
+    if isinstance(like, bool):
+        return {"true": True, "false": False}.get(text, text)
+    return int(text) if isinstance(like, int) else text
