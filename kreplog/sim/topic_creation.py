@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
+from kreplog.core.controller.new_partitions import assignable, racks
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.clients.workload import Call, Client, ClientContext, Sleep
 from kreplog.types import NO_LEADER
@@ -33,7 +34,7 @@ NOT_WANTED = (("looked-up", False), ("__share_group_state", True), ("not a topic
 """Names that must not become topics, and whether clients let them be created."""
 
 MIN_REPLICAS = 2
-"""A broker that knows fewer brokers does not create a topic yet: it has to survive what the others do."""
+"""A broker that knows fewer brokers which stay does not create a topic yet: it has to survive what the others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class VirtualAutomaticTopics:
     def _create(self, name: str) -> None:
         process, cluster = self._process, self._process.cluster
         cluster.created_automatically.begins(process, name, process.now_ms)
-        brokers = {broker.id: broker.rack for broker in process.manager.metadata.brokers.values()}
+        brokers = assignable(process.manager.metadata.brokers)
         plan = cluster.automatic_topic(name)
         replication_factor = min(plan.replication_factor, len(brokers))
         topic_id = urlsafe_b64encode(cluster.scheduler.random.randbytes(16)).decode().rstrip("=")
@@ -101,7 +102,7 @@ class VirtualAutomaticTopics:
             cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.LEADER_NOT_AVAILABLE)
             return
         try:
-            replicas = assign(brokers, plan.partitions, replication_factor)
+            replicas = assign(racks(brokers), plan.partitions, replication_factor)
             operations = create_topic_operations(name, topic_id, replicas, plan.config, brokers)
         except KreplogError:
             cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.INVALID_TOPIC_EXCEPTION)

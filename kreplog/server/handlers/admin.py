@@ -22,11 +22,11 @@ from kreplog.config import NO_OWN_SETTINGS
 from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, refused
 from kreplog.core.controller import admin_operations as operations
-from kreplog.core.controller import assignment
+from kreplog.core.controller import assignment, new_partitions
+from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.transaction_messages import (
-    INTERNAL_TOPICS,
     NO_PRODUCER_ID,
     EndTxnRequest,
     EndTxnResponse,
@@ -60,9 +60,6 @@ RETRY_S = 0.05
 INVALID_CONFIG = 40
 ELECTION_NOT_NEEDED = 84
 """Error codes of Kafka that only admin requests use."""
-
-MAX_NEW_PARTITIONS = 10_000
-"""Maximum of new partitions of a request, as in Kafka: a mistyped number would block the broker, then the cluster."""
 
 Fields = dict[str, Any]
 K = TypeVar("K", bound=Hashable)
@@ -251,14 +248,8 @@ class AdminHandlers:
         return errors
 
     def _partitions_of(self, topic: Any) -> int:
-        """Number of partitions of a topic that is to be created without assignments (KIP-464)."""
-        return int(self._settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions)
-
-    def _replicas_of(self, topic: Any, brokers: int) -> int:
-        if topic.replication_factor != -1:
-            return int(topic.replication_factor)
-        default = self._settings.default_replication_factor
-        return min(3, brokers) if default == -1 else default
+        """Number of partitions of a topic that is to be created without assignments."""
+        return new_partitions.number_of_partitions(topic.num_partitions, self._settings.num_partitions)
 
     def _recount(self) -> None:
         existing = {
@@ -281,16 +272,16 @@ class AdminHandlers:
 
     async def _create_topic(self, topic: Any, partitions: int, validate_only: bool) -> Fields:
         """partitions: of all topics of the request."""
-        _check_new(partitions)
-        brokers = self._assignable_brokers()
+        new_partitions.check_number(partitions)
+        brokers = new_partitions.assignable(self._brokers())
         if topic.assignments:
             assigned = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
         else:
-            count, factor = self._partitions_of(topic), self._replicas_of(topic, len(brokers))
+            default = self._settings.default_replication_factor
+            factor = new_partitions.replication_factor(topic.replication_factor, default, len(brokers))
             existing = sum(len(view.partitions) for view in self._topics.all.values())
-            assigned = assignment.assign(
-                {broker.id: broker.rack for broker in brokers.values()}, count, factor, start=existing
-            )
+            count = self._partitions_of(topic)
+            assigned = assignment.assign(new_partitions.racks(brokers), count, factor, start=existing)
         replicas = len(next(iter(assigned.values()), ()))
         try:
             given = [Change(setting.name, setting.value) for setting in topic.configs]
@@ -314,9 +305,6 @@ class AdminHandlers:
             "num_partitions": len(assigned),
             "replication_factor": len(assigned[0]),
         }
-
-    def _assignable_brokers(self) -> dict[int, BrokerRegistration]:
-        return {broker.id: broker for broker in self._brokers().values() if not broker.stopping}
 
     async def delete_topics(self, request: Any) -> Fields:
         requested: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
@@ -365,37 +353,9 @@ class AdminHandlers:
 
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
-        first = max(current.partitions) + 1
-        if topic.name in INTERNAL_TOPICS:
-            raise RefusedError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} keeps its {first} partitions: with another number groups and transactions would "
-                "lose the partition that has their state",
-            )
-        if topic.count <= first:
-            raise RefusedError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {first} partitions already: give a greater number",
-            )
-        _check_new(topic.count - first)
-        brokers = self._assignable_brokers()
-        if topic.assignments:
-            given = [tuple(entry.broker_ids) for entry in topic.assignments]
-            if len(given) != topic.count - first:
-                raise RefusedError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{len(given)} assignments for {topic.count - first} partitions",
-                )
-            assigned = dict(enumerate(given, first))
-        else:
-            existing = {number: partition.target for number, partition in current.partitions.items()}
-            assigned = assignment.assign(
-                {broker.id: broker.rack for broker in brokers.values()},
-                topic.count - first,
-                len(existing[min(existing)]),
-                first,
-                existing=existing,
-            )
+        given = [entry.broker_ids for entry in topic.assignments or ()]
+        brokers = new_partitions.assignable(self._brokers())
+        assigned = new_partitions.added_partitions(topic.name, current, topic.count, given, brokers)
         writes = {
             directory: operations.add_partitions_operations(topic.name, current, assigned, brokers, directory=directory)
             for directory in (True, False)
@@ -565,14 +525,6 @@ class AdminHandlers:
             view is not None
             and len(view.partitions) >= partitions
             and all(partition.state.leader != NO_LEADER for partition in view.partitions.values())
-        )
-
-
-def _check_new(partitions: int) -> None:
-    if partitions > MAX_NEW_PARTITIONS:
-        raise RefusedError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{partitions:,} new partitions: at most {MAX_NEW_PARTITIONS:,} are allowed in a request",
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import remove_partitions_operations
-from kreplog.core.transaction_messages import INTERNAL_TOPICS
+from kreplog.core.controller.new_partitions import check_keeps_partitions
 from kreplog.errors import NodeExistsError, NoNodeError, UsageError
 
 _ATTEMPTS = 20
@@ -17,10 +17,9 @@ def request_removal(session: Session, topic: str, keep: int) -> list[int]:
     """Request that partitions `keep` and above be deleted with their records; returns their numbers.
 
     Only the last ones: clients map keys to the numbers from 0 to the number of partitions. Raises UsageError for a
-    topic that does not exist or is internal, InvalidPartitionsError, CoordinationError.
+    topic that does not exist, InvalidPartitionsError, also for an internal one, CoordinationError.
     """
-    if topic in INTERNAL_TOPICS:
-        raise UsageError(f"{topic} is internal: its records are found by the number of its partitions, which stays")
+    check_keeps_partitions(topic)
     path = nodes.topic(topic)
     for attempt in range(_ATTEMPTS):
         (node,) = session.get_many((path,))
