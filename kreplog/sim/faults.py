@@ -152,8 +152,8 @@ class SimulationPlan:
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
     the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
-    seeds. misused: clients also send what brokers refuse, and a consumer has sessions. allocates_producer_ids: brokers
-    allocate those that they hand out in the store, which loses more responses.
+    seeds. misused: clients and operators also request what is refused, and a consumer has sessions.
+    allocates_producer_ids: brokers allocate those that they hand out in the store, which loses more responses.
     """
 
     seed: int
@@ -256,6 +256,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         actions += _draw_apart(drawn, plan, kind, len(actions))
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
         actions += _draw_apart(Random(f"kreplog-topics-{seed}"), plan, "topic", len(actions))
+    if plan.misused and "grow" in kinds:  # refused: internal topics keep their partitions
+        actions += _draw_apart(Random(f"kreplog-internal-topics-{seed}"), plan, "grow_internal", len(actions))
     if plan.allocates_producer_ids and "store_loss" in kinds:
         actions += _draw_apart(Random(f"kreplog-producer-ids-{seed}"), plan, "store_loss", len(actions))
     return _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)

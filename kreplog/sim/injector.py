@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.role import Role
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.sim.faults import OWN_TOPICS, Action, drawn_default
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import STORE
@@ -674,12 +675,18 @@ class Injector:
         return self._cluster.admin.change_topics(action.draws, action.duration_ms)
 
     def _grow(self, action: Action) -> bool:
+        return self._change_partitions(action, self._cluster.topic_names(), "a topic")
+
+    def _grow_internal(self, action: Action) -> bool:
+        return self._change_partitions(action, sorted(INTERNAL_TOPICS), "an internal topic, if that is not refused,")
+
+    def _change_partitions(self, action: Action, names: Sequence[str], topic: str) -> bool:
         admin = self._cluster.admin
         if action.draws[2] < 0.3:
-            self._note(action, "a topic loses its last partition")
-            return admin.remove_partition(action.draws[0])
-        self._note(action, "a topic gets one more partition")
-        return admin.add_partition(action.draws[0], action.draws[1])
+            self._note(action, f"{topic} loses its last partition")
+            return admin.remove_partition(names, action.draws[0])
+        self._note(action, f"{topic} gets one more partition")
+        return admin.add_partition(names, action.draws[0], action.draws[1])
 
     def _broker(self, action: Action) -> bool:
         cluster = self._cluster

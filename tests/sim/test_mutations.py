@@ -92,6 +92,7 @@ FOUND = {
     "groups-survive-resignation": 16,
     "illegal-topics-created": 19,
     "init-is-split": 47,
+    "internal-topics-change-partitions": 56,
     "internal-topics-created": 19,
     "interrupted-log-trusted": 106,
     "isr-write-unconditional": 1,

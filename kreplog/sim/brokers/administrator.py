@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
+from kreplog.core.controller.new_partitions import added_partitions, check_keeps_partitions
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
 from kreplog.core.messages import NO_CONFIGS
-from kreplog.errors import CoordinationError
+from kreplog.errors import CoordinationError, InvalidPartitionsError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
 from kreplog.types import Create, Delete, SetData, StoreOperation, TopicPartition
@@ -121,30 +122,39 @@ class Administrator:
     def elect_preferred(self) -> bool:
         return self._write(Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(())))
 
-    def _drawn_topic(self, draw: float) -> tuple[str, nodes.TopicNode | None]:
-        names = self._cluster.topic_names()
+    def _drawn_topic(self, names: Sequence[str], draw: float) -> tuple[str, nodes.TopicNode | None]:
         name = names[int(draw * len(names))] if names else ""
         return name, self._topic(name) if names else None
 
-    def add_partition(self, topic_draw: float, broker_draw: float) -> bool:
-        """Add a partition to a topic, with as many replicas as its first has."""
-        name, topic = self._drawn_topic(topic_draw)
+    def add_partition(self, names: Sequence[str], topic_draw: float, broker_draw: float) -> bool:
+        """Add a partition to one of the topics, with as many replicas as its first has; not if it is refused."""
+        name, topic = self._drawn_topic(names, topic_draw)
         if topic is None or not topic.partitions:
             return False
         brokers = list(self._cluster.machines)
         start = int(broker_draw * len(brokers))
         count = min(len(topic.partitions[min(topic.partitions)].target), len(brokers))
         replicas = [brokers[(start + index) % len(brokers)] for index in range(count)]
-        partition = TopicPartition(name, max(topic.partitions) + 1)
-        done = self._under(nodes.ADDED, partition, nodes.encode_replicas(replicas))
+        number = max(topic.partitions) + 1
+        try:
+            added = added_partitions(name, topic, number + 1, [replicas], {})
+        except InvalidPartitionsError:
+            return False
+        partition = TopicPartition(name, number)
+        done = self._under(nodes.ADDED, partition, nodes.encode_replicas(added[number]))
         if done:
             self._cluster.partition_added(partition)
         return done
 
-    def remove_partition(self, topic_draw: float) -> bool:
-        """Remove the last partition of a topic; the controller refuses it for the only one."""
-        name, topic = self._drawn_topic(topic_draw)
+    def remove_partition(self, names: Sequence[str], topic_draw: float) -> bool:
+        """Remove the last partition of one of the topics, not if it is refused; the controller refuses it for the only
+        one."""
+        name, topic = self._drawn_topic(names, topic_draw)
         if topic is None or not topic.partitions:
+            return False
+        try:
+            check_keeps_partitions(name)
+        except InvalidPartitionsError:
             return False
         partition = TopicPartition(name, max(topic.partitions))
         done = self._under(nodes.REMOVED, partition, b"")

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kreplog.core import elr
-from kreplog.core.controller import automatic_creation, fencing, leader_and_isr_writer, leader_selectors
+from kreplog.core.controller import (
+    automatic_creation,
+    fencing,
+    leader_and_isr_writer,
+    leader_selectors,
+    new_partitions,
+)
 from kreplog.core.controller.automatic_creation import AutomaticCreation
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
@@ -144,6 +150,13 @@ def _topics_created_unasked() -> list[Patch]:
 def _internal_topics_created() -> list[Patch]:
     """A client causes the creation of a topic that coordinators keep for themselves."""
     return [(automatic_creation, "INTERNAL", frozenset())]
+
+
+@MUTATIONS.add("internal-topics-change-partitions")
+def _internal_topics_change_partitions() -> list[Patch]:
+    """An internal topic gets or loses partitions: its groups and transactional ids belong to others than those that
+    have their state."""
+    return [(new_partitions, "INTERNAL_TOPICS", frozenset())]
 
 
 @MUTATIONS.add("illegal-topics-created")
