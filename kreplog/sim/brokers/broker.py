@@ -18,8 +18,6 @@ from kreplog.core import messages as m
 from kreplog.core.broker.add_partitions import outcome_of
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
-from kreplog.core.broker.file_syncs import FileSync, FileSyncs
-from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.core.broker.request_parts import PartResponses, split_control
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -30,7 +28,7 @@ from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogFailedError, StorageError
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError
 from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
 from kreplog.sim.brokers.control_channels import VirtualControlSender
 from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
@@ -38,15 +36,14 @@ from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.brokers.incoming_requests import IncomingRequests
 from kreplog.sim.brokers.marker_requests import VirtualMarkerSender
 from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
-from kreplog.sim.machines.disk import Disk, DiskLog
-from kreplog.sim.machines.fsyncs import VirtualFlusher
-from kreplog.sim.machines.log_effects import LOG_EFFECTS
+from kreplog.sim.brokers.virtual_log_directory import VirtualLogDirectory
+from kreplog.sim.machines.disk import Disk
 from kreplog.sim.machines.network import CLIENTS, Fate, HeldConnection
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import VirtualStoreLink
 from kreplog.sim.producer_id_requests import ProducerIdRequest, VirtualProducerIds
 from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
-from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition
+from kreplog.types import BrokerRegistration, EpochEndOffset
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -62,12 +59,8 @@ FETCH_SLACK_MS = 700
 
 UNKNOWN_TOPIC_ERRORS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
-CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
-
-_ON_NAMES = effects.OpenLog | effects.RestoreStray | effects.SetAsideStray | effects.DeleteStrays | effects.DeleteLog
-"""Effects that open, rename or delete the directory of a replica or stray."""
 
 EXIT_DELAY_MS = 300
 """Delay before a paused process tries again to exit."""
@@ -194,22 +187,13 @@ class BrokerProcess:
         self._metadata_requests = VirtualMetadataRequests(self)
         violate = partial(cluster.checkers.violate, model=None)
         self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve, violate)
-        self._directory = LogDirectoryState()
-        self._flusher = VirtualFlusher(
-            scheduler, self.disk, lambda: self.alive, self.replicas.put, self._fail_directory, self._check_retried
-        )
-        self._has_init = False
+        self.directory = VirtualLogDirectory(self)
         self.dynamic_configs: dict[str, str] = {}
         self._configs = m.NO_CONFIGS
-        self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
-        self._created_by_init: list[DiskLog] = []
         self._exited: Callable[[], None] = lambda: None
         self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
-            **dict.fromkeys(LOG_EFFECTS, self._log),
+            **self.directory.effects,
             effects.EndOfRecords: self._end_of_records,
-            effects.AdvanceHighWatermark: self._advance_high_watermark,
-            effects.Flush: lambda _, effect: self._flusher.flush(effect.partition),
-            effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AppendGroupRecords: lambda runner, effect: self._coordinator_logs[runner].append(effect),
             effects.ReadGroupRecords: lambda runner, effect: self._coordinator_logs[runner].read(effect),
             effects.SendMarkers: lambda _, effect: self._markers.send(effect),
@@ -218,9 +202,6 @@ class BrokerProcess:
             effects.Send: self._send,
             effects.Reply: self._reply,
             effects.ConfigureBroker: self._configure,
-            effects.LeaderAndIsrApplied: self._leader_and_isr_applied,
-            effects.SyncFiles: self._sync_files,
-            effects.ClearUncleanMark: self._clear_unclean_mark,
             effects.Deliver: lambda _, effect: self._runner_of[effect.core].put(effect.event),
             effects.SendShutdown: self._send_shutdown,
             effects.Exit: self._exit,
@@ -271,7 +252,7 @@ class BrokerProcess:
         self.cluster.network.attach(self.host, self._requested)
         self.link.connect()
         self._metadata_requests.started()
-        self._checkpoint_later()
+        self.directory.checkpoint_later()
 
     def crash(self, notice_us: int | None) -> None:
         """End the process now, in the middle of its steps. notice_us: as in VirtualStoreLink.kill."""
@@ -406,7 +387,7 @@ class BrokerProcess:
             if self.cluster.plan.awaits_metadata:
                 self._metadata_requests.changed()
         elif runner is self.groups:
-            self.cluster.checkers.groups_stepped(self.id, self.cores.groups, self.group_memory)
+            self.cluster.checkers.memory.groups_stepped(self.id, self.cores.groups, self.group_memory)
         elif runner is self.control:
             self._term_epoch = self.controller.epoch
         self.apply_all(self.cores.stepped(runner.core))
@@ -450,43 +431,6 @@ class BrokerProcess:
         handler = self._effects.get(type(effect))
         return handler(runner, effect) if handler is not None else None
 
-    def _log(self, runner: CoreRunner, effect: Any) -> Any:
-        """A write happens at once, and on a slow disk its answer comes later: a crash in between leaves it on the
-        disk."""
-        answer: Any = None
-        error: KreplogError | None = None
-        if isinstance(effect, effects.DeleteLog):
-            self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
-        try:
-            if isinstance(effect, _ON_NAMES):
-                self._directory.check_online(effect.partition, f"of broker {self.id}")
-                self._check_unused(f"carries out {type(effect).__name__} for {effect.partition}")
-            answer = LOG_EFFECTS[type(effect)](self.disk, effect)
-            if isinstance(effect, effects.OpenLog):
-                self._note_opened(effect.partition)
-        except KreplogError as failed:
-            error = failed
-        slow_ms, delay_us = self.disk.slow_ms, 0
-        if slow_ms:
-            delay_us = int(slow_ms * MS * (0.5 + self._scheduler.random.random()))
-            self._scheduler.after(delay_us, self._resume, runner, answer, error)
-        if isinstance(error, LogFailedError) and self.disk.log(effect.partition) is not None:
-            self._scheduler.after(delay_us, self._fail_directory, error)
-        if slow_ms:
-            return AWAITED
-        if error is not None:
-            raise error
-        return answer
-
-    def _fail_directory(self, error: StorageError) -> None:
-        """After the step of the core in which a write failed, and when an fsync has."""
-        failures = self._directory.fail(error, self.disk.open_replicas()) if self.alive else None
-        if failures is not None:
-            for failure in failures:
-                self.replicas.put(failure)
-            if self.replicas.idle:
-                self.cluster.checkers.directory_failed(self.id, self.manager)
-
     def _check_coordinator_read(self, read: events.GroupRecordsRead, high_watermark: int) -> None:
         """A coordinator takes only what is committed: the next leader has it as well."""
         for offset, _ in read.records:
@@ -494,33 +438,8 @@ class BrokerProcess:
                 text = f"the coordinator of {read.partition} on broker {self.id} takes the record at offset {offset}"
                 self.cluster.checkers.violate("uncommitted load", f"{text}, not below {high_watermark}", None)
 
-    def _check_unused(self, use: str) -> None:
-        """A log directory that has failed is not used any more (F37)."""
-        if self._directory.failed:
-            text = f"broker {self.id} {use}, although its log directory has failed"
-            self.cluster.checkers.violate("failed but used", text, None)
-
-    def _check_retried(self, error: StorageError) -> None:
-        """The kernel may have dropped what an fsync that failed has not written (F37)."""
-        if isinstance(error, LogFailedError):
-            self.cluster.checkers.violate("fsync retried", f"broker {self.id} tries again: {error}", None)
-
-    def _note_opened(self, partition: TopicPartition) -> None:
-        log = self.disk.log(partition)
-        if log is not None and not log.files_durable:  # else its fsync takes no time
-            self._file_syncs.opened(log)
-
     def _end_of_records(self, _runner: CoreRunner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
         return self.cluster.disks.codec.end_of(effect.records)
-
-    def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> int | None:
-        log = self.disk.log(effect.partition)
-        return None if log is None else log.advance_high_watermark(effect.offset)
-
-    def _offset_for_timestamp(self, _runner: CoreRunner, effect: effects.OffsetForTimestamp) -> None:
-        log = self.disk.log(effect.partition)
-        found = (-1, -1) if log is None else log.offset_for_timestamp(effect.timestamp)
-        self.replicas.put(events.OffsetFound(effect.tag, *found))
 
     def _send(self, _runner: CoreRunner, effect: effects.Send) -> None:
         def answered(response: m.FetchResponse | None) -> None:
@@ -555,50 +474,6 @@ class BrokerProcess:
         self._configs = effect.configs
         self.dynamic_configs = dynamic_configs.effective(effect.configs)
 
-    def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
-        if effect.request.is_init:
-            self._has_init = True
-            self._created_by_init = self.disk.not_durable()
-        self.apply_all(self.cores.applied(effect))
-
-    def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
-        created = self._created_by_init
-
-        def synced() -> None:
-            self._created_by_init = created  # another INIT may have come since
-            self.apply_all(self.cores.files_synced(effect.applied))
-
-        sync = self._file_syncs.begin(synced)
-        if not sync.logs:
-            self._files_synced(sync)
-            return
-        slow_ms = self.disk.slow_ms + self.cluster.plan.file_sync_ms
-        delay_us = int((500 + 4000 * self._scheduler.random.random()) + slow_ms * MS)
-        self._scheduler.after(delay_us, self._files_synced, sync)
-
-    def _files_synced(self, sync: FileSync[DiskLog]) -> None:
-        if not self.alive:
-            return
-        for log in sync.logs:
-            if not self._directory.failed:
-                try:
-                    log.sync_files()
-                except LogFailedError as error:
-                    self._fail_directory(error)
-        for done in self._file_syncs.finished(sync):
-            done.then()
-
-    def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
-        if not self._directory.may_clear_unclean():
-            return
-        self._check_unused("clears its unclean mark")
-        if self.disk.failed:
-            return  # the mark cannot be written
-        not_durable = [log.topic_id for log in self._created_by_init if not log.files_durable]
-        unknown = (self.disk.unclean or self.machine.new_disk) and not self._has_init
-        self.cluster.checkers.unclean_mark_cleared(self.id, not_durable, unknown)
-        self.disk.unclean = self.machine.new_disk = False
-
     def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
         """In most seeds for the maximum, as if a broker did not respond."""
 
@@ -606,12 +481,12 @@ class BrokerProcess:
             if unanswered:
                 text = f"broker {self.id} goes on as controller before brokers {unanswered} have responded"
                 self.cluster.checkers.violate("drained early", text, None)
-            self._scheduler.after(effect.rest_ms * MS, self._resume, runner, None, None)
+            self._scheduler.after(effect.rest_ms * MS, self.resume_step, runner, None, None)
 
         if self.cluster.plan.drains_channels:
             self.sender.until_idle(effect.max_ms, drained)
         else:
-            self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
+            self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self.resume_step, runner, None, None)
         return AWAITED
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
@@ -655,20 +530,20 @@ class BrokerProcess:
             runner.put(events.StoreReplied(tag, () if results is None else tuple(results), error))
 
     def _multi(self, runner: CoreRunner, effect: effects.Multi) -> Any:
-        self.link.multi(effect.operations, partial(self._resume, runner))
+        self.link.multi(effect.operations, partial(self.resume_step, runner))
         return AWAITED
 
     def _get_nodes(self, runner: CoreRunner, effect: effects.GetNodes) -> Any:
         watcher = runner.on_watch if effect.watch else None
-        self.link.get_nodes(effect.paths, watcher, partial(self._resume, runner))
+        self.link.get_nodes(effect.paths, watcher, partial(self.resume_step, runner))
         return AWAITED
 
     def _get_children(self, runner: CoreRunner, effect: effects.GetChildren) -> Any:
         watcher = runner.on_watch if effect.watch else None
-        self.link.get_children(effect.path, watcher, partial(self._resume, runner))
+        self.link.get_children(effect.path, watcher, partial(self.resume_step, runner))
         return AWAITED
 
-    def _resume(self, runner: CoreRunner, answer: Any, error: KreplogError | None) -> None:
+    def resume_step(self, runner: CoreRunner, answer: Any, error: KreplogError | None) -> None:
         if self.alive:
             runner.resume(answer, error)
 
@@ -678,23 +553,3 @@ class BrokerProcess:
 
     def _unclean_election(self, _runner: CoreRunner, effect: effects.UncleanElection) -> None:
         self.cluster.unclean_election(effect)
-
-    # The high watermark checkpoint
-
-    def _checkpoint_later(self) -> None:
-        self._scheduler.after(CHECKPOINT_MS * MS, self._checkpoint)
-
-    def _checkpoint(self) -> None:
-        if self.alive:
-            if not self.paused:
-                self.disk.checkpoint_high_watermarks()
-            self._checkpoint_later()
-
-
-def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:
-    """Whether the event is a StopReplica that deletes this replica."""
-    return (
-        isinstance(event, events.Received)
-        and isinstance(event.request, m.StopReplicaRequest)
-        and any(stop.partition == partition and stop.delete for stop in event.request.partitions)
-    )

@@ -92,7 +92,7 @@ class TracedBroker(BrokerProcess):
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 self._report_written(effect.operations, error)
-            self._resume(runner, results, error)
+            self.resume_step(runner, results, error)
 
         self.link.multi(effect.operations, answered)
         return AWAITED

@@ -25,7 +25,6 @@ The guarantees, and when they are checked:
     lag in bytes        no ISR member lags more than replica.lag.max.bytes, unless it is being removed  after each step
     log state           a core's view of a log, its end and epochs, is the log's                        after each step
     stale log dir event log dir events are written under the registration of the process                at the write
-    memory              memory held for fetches is charged, and within its limit                        after each step
     wrongly offline     a replica is offline only if its disk has failed                                after each step
     failed but online   ... and all of a broker's are once it knows that the log directory has failed   as it fails
     failed but used     nothing in a log directory that has failed is opened, renamed, deleted or marked as it is tried
@@ -42,6 +41,7 @@ The guarantees, and when they are checked:
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
+    of memory                                                                                   memory_checker.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
@@ -54,22 +54,21 @@ may lack the state of a producer whose last records are deleted. A leader applie
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
-from kreplog.core.groups.coordinator import GroupCoordinator
-from kreplog.core.groups.shard import ACCOUNT as GROUP_ACCOUNT
-from kreplog.core.memory import NO_LIMIT, MemoryAccount
-from kreplog.core.messages import CONSUMER, ControlRequest
+from kreplog.core.memory import NO_LIMIT
+from kreplog.core.messages import ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.sim.checks.config_history import TopicConfigHistory
 from kreplog.sim.checks.group_checker import GroupChecker
 from kreplog.sim.checks.legal_transitions import is_legal
+from kreplog.sim.checks.memory_checker import MemoryChecker
 from kreplog.sim.checks.transaction_checker import TransactionChecker
 from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import (
@@ -121,10 +120,10 @@ class Checkers:
         self._registrations: dict[int, int] = {}
         self._controller_epoch = 0
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
-        self._consumers_bytes: dict[int, int] = {}
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
+        self.memory = MemoryChecker(partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
@@ -447,7 +446,7 @@ class Checkers:
     def stepped(self, broker: int, manager: ReplicaManager) -> None:
         """After each step of a broker's replication core."""
         if manager.memory.limit < NO_LIMIT:
-            self._check_memory(broker, manager)
+            self.memory.fetchers_stepped(broker, manager)
         max_lag_bytes = manager.config.replica_lag_max_bytes
         for partition, replica in manager.partitions.items():
             if max_lag_bytes >= 0:
@@ -473,31 +472,6 @@ class Checkers:
             if replica.role is not Role.OFFLINE and disk.log(partition) is not None:
                 text = f"broker {broker} has its replica as {replica.role.name}, but its log directory has failed"
                 self.violate("failed but online", text, self.model(partition, replica.topic_id))
-
-    def groups_stepped(self, broker: int, groups: GroupCoordinator, account: MemoryAccount) -> None:
-        """A step of a coordinator has ended."""
-        held = account.held[GROUP_ACCOUNT]
-        if held != groups.charged:
-            text = f"the groups of broker {broker} are charged {groups.charged} bytes, its account says {held}"
-            self.violate("memory", text, None)
-
-    def _check_memory(self, broker: int, manager: ReplicaManager) -> None:
-        held: Counter[str] = Counter()
-        consumers = 0
-        for account, replica_id, size in manager.charges():
-            held[account] += size
-            consumers += size if replica_id <= CONSUMER else 0
-        if held != manager.memory.held:
-            text = (
-                f"broker {broker} holds {dict(held)} bytes for fetchers, its account says {dict(manager.memory.held)}"
-            )
-            self.violate("memory", text, None)
-        if consumers > self._consumers_bytes.get(broker, 0) and held.total() > manager.memory.limit // 2:
-            text = (
-                f"broker {broker} reserved more for a consumer: {held.total()} of {manager.memory.limit} bytes are held"
-            )
-            self.violate("memory", text, None)
-        self._consumers_bytes[broker] = consumers
 
     def _look_at(self, broker: int, partition: TopicPartition, replica: Partition) -> None:
         model = self.model(partition, replica.topic_id)
