@@ -15,11 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.broker.producer_ids import ProducerIds, refused
-from kreplog.core.effects import GetNodes, Multi, Steps
 from kreplog.core.transaction_messages import NO_PRODUCER_ID, EndTxnRequest, InitProducerIdRequest
 from kreplog.errors import CoordinationError
+from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.clients.workload import Call, Client, ClientContext, ClientEffect, ClientMetadata, Sleep
-from kreplog.sim.machines.scheduler import MS
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
@@ -32,9 +31,6 @@ REQUESTERS = 3
 
 PAUSE_MS = 40
 """Maximum between two requests of such a client."""
-
-PAUSED_MS = 200
-"""Delay before a paused process takes the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +94,14 @@ class VirtualProducerIds:
             self._begin()
 
     def _begin(self) -> None:
-        self._step(self._ids.next(), None, None)
+        """Allocate an id for the first that waits: the steps of one request at a time."""
+        carry_out(self._process, self._ids.next(), self._end)
 
-    def _step(self, steps: Steps[int], answer: Any, error: CoordinationError | None) -> None:
-        """Carry out the steps, those of one request at a time."""
-        process = self._process
-        if process.paused:
-            process.cluster.scheduler.after(PAUSED_MS * MS, self._step, steps, answer, error)
-        if not process.running:
-            return
-        try:
-            effect = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as end:
-            process.cluster.given_producer_ids.given(process.id, end.value)
-            self._end(end.value)
-        except CoordinationError:
-            self._end(NO_PRODUCER_ID)
+    def _end(self, producer_id: int, error: CoordinationError | None) -> None:
+        if error is None:
+            self._process.cluster.given_producer_ids.given(self._process.id, producer_id)
         else:
-            if isinstance(effect, GetNodes):
-                process.link.get_nodes(effect.paths, None, partial(self._step, steps))
-            else:
-                assert isinstance(effect, Multi)
-                process.link.multi(effect.operations, partial(self._step, steps))
-
-    def _end(self, producer_id: int) -> None:
+            producer_id = NO_PRODUCER_ID
         then = self._waiting.popleft()
         if self._waiting:
             self._begin()

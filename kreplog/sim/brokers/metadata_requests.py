@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.core import effects
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until, Waits
 from kreplog.core.controller import store_reader
 from kreplog.core.messages import LeaderAndIsrRequest
 from kreplog.core.replication.metadata import leader_for_clients
 from kreplog.errors import CoordinationError
+from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.checks.metadata_checker import Clock, MetadataChecker
 from kreplog.sim.machines.scheduler import MS
 
@@ -130,30 +130,13 @@ class VirtualMetadataRequests:
         self._reading.append(request)
         if len(self._reading) == 1:
             self._checker.reads()
-            self._read(store_reader.metadata(), None, None)
+            carry_out(self._process, store_reader.metadata(), self._stored_read)
 
-    def _read(self, steps: effects.Steps[Any], answer: Any, error: CoordinationError | None) -> None:
-        if not self._process.alive:
-            return
-        link = self._process.link
-        try:
-            effect = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as end:
+    def _stored_read(self, stored: Any, error: CoordinationError | None) -> None:
+        if error is None:
             self._checker.has_read()
-            brokers, states = end.value
+            brokers, states = stored
             self._waits.take(brokers, states, self._process.now_ms)
-            self._stored_read()
-        except CoordinationError:
-            self._stored_read()
-        else:
-            if isinstance(effect, effects.GetNodes):
-                link.get_nodes(effect.paths, None, partial(self._read, steps))
-            elif isinstance(effect, effects.GetChildren):
-                link.get_children(effect.path, None, partial(self._read, steps))
-            else:
-                self._read(steps, None, None)
-
-    def _stored_read(self) -> None:
         requests, self._reading = self._reading, []
         self.changed()
         for request in requests:

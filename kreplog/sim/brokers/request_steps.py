@@ -1,0 +1,54 @@
+"""Steps of the cores that read and write the coordination store, for a request rather than for an event of a core: in
+virtual time, as server.runtime.store_steps carries them out in a broker."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kreplog.core.effects import GetChildren, GetNodes, Multi, StateChange, Steps
+from kreplog.errors import CoordinationError, InvariantError
+from kreplog.sim.machines.scheduler import MS
+from kreplog.sim.machines.store import Outcome
+
+if TYPE_CHECKING:
+    from kreplog.sim.brokers.broker import BrokerProcess
+
+PAUSED_MS = 200
+"""Delay before a paused process takes the next step."""
+
+
+def carry_out(process: BrokerProcess, steps: Steps[Any], ended: Outcome) -> None:
+    """Carry out the steps of one request, which need no watch. ended: called with their result, or the error that they
+    raise; not if the process stops before."""
+    _step(process, steps, ended, None, None)
+
+
+def _step(
+    process: BrokerProcess, steps: Steps[Any], ended: Outcome, answer: Any, error: CoordinationError | None
+) -> None:
+    resume = partial(_step, process, steps, ended)
+    if not process.alive:
+        return
+    if process.paused:
+        process.cluster.scheduler.after(PAUSED_MS * MS, resume, answer, error)
+        return
+    try:
+        effect = steps.send(answer) if error is None else steps.throw(error)
+    except StopIteration as end:
+        ended(end.value, None)
+        return
+    except CoordinationError as failed:
+        ended(None, failed)
+        return
+    match effect:
+        case GetNodes(paths):
+            process.link.get_nodes(paths, None, resume)
+        case GetChildren(path):
+            process.link.get_children(path, None, resume)
+        case Multi(operations):
+            process.link.multi(operations, resume)
+        case StateChange():
+            resume(None, None)
+        case _:
+            raise InvariantError(f"{effect} neither reads nor writes the store")
