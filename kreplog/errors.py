@@ -146,7 +146,8 @@ class InvalidReplicationFactorError(UsageError):
 
 
 class InvalidPartitionsError(UsageError):
-    """The number of partitions is below 1, or not the one that the topic has; nothing was changed.
+    """The number of partitions is below 1, above what is allowed, not greater than the one that the topic has, or not
+    that one where it is to be; or the topic is internal. Nothing was changed.
 
     existing: how many the topic has, None where there is none."""
 
@@ -320,6 +321,10 @@ class DeliveryExpiredError(KreplogError):
     delivered again. The record's state is unchanged. partition, offset: of the first such record."""
 
     kafka_code = ErrorCode.INVALID_RECORD_STATE
+
+
+class CorruptSchemaFileError(StorageError):
+    """A line of a schema file cannot be read, nor records by the schema in it. Nothing can rebuild it but a copy."""
 
 
 class CorruptWorkQueueError(StorageError):

@@ -65,7 +65,7 @@ def _readers(registry: Registry, reader_schema: Any) -> Callable[[int], Callable
         if schema is None or schema.kind != "AVRO":
             raise ValueError(f"{registry} has no Avro schema of id {schema_id}")
         named: dict[str, Any] = {}
-        _take_in_references(registry, schema, named)
+        _parse_references(registry, schema, named)
         writer_schema = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
 
         def read(payload: bytes) -> Any:
@@ -80,12 +80,12 @@ def _readers(registry: Registry, reader_schema: Any) -> Callable[[int], Callable
     return reader_of
 
 
-def _take_in_references(registry: Registry, schema: Schema, named: dict[str, Any]) -> None:
+def _parse_references(registry: Registry, schema: Schema, named: dict[str, Any]) -> None:
     for reference in schema.references:
         found = registry.version(reference.subject, reference.version)
         if found is None:
             raise ValueError(f"{registry} has no version {reference.version} of {reference.subject}")
-        _take_in_references(registry, found, named)
+        _parse_references(registry, found, named)
         _fastavro().parse_schema(json.loads(found.text), named_schemas=named)
 
 

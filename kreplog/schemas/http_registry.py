@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -21,16 +22,21 @@ MAX_RESPONSE = 64 << 20
 
 class HttpRegistry:
     """A schema registry by its URL. url: `http://host:port`, or https; with `user:password@` for HTTP basic
-    authentication. timeout: seconds that a request may take. Raises UsageError."""
+    authentication, which no other host is sent. timeout: seconds without an answer, or a further part of it. Raises
+    UsageError."""
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            is_url = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        except ValueError:
+            is_url = False
+        if not is_url:
             raise UsageError(f"{url!r} is no URL of a schema registry, such as http://localhost:8081")
-        self._headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
+        self._authorization: str | None = None
         if parts.username is not None:
             user = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+            self._authorization = "Basic " + base64.b64encode(user.encode()).decode()
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         self._timeout = timeout
 
@@ -71,7 +77,10 @@ class HttpRegistry:
     def _request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The answer, None where there is no such thing. Raises SchemaRegistryError."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, self._headers)
+        headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
+        request = urllib.request.Request(self._url + path, data, headers)
+        if self._authorization is not None:
+            request.add_unredirected_header("Authorization", self._authorization)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
                 answer = json.loads(response.read(MAX_RESPONSE))
@@ -81,8 +90,8 @@ class HttpRegistry:
             if code in NOT_FOUND:
                 return None
             raise SchemaRegistryError(f"{self._url}{path} answers {error.code}: {message}") from None
-        except (OSError, ValueError) as error:
-            raise SchemaRegistryError(f"{self._url}{path} cannot be had: {error}; try again") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise SchemaRegistryError(f"{self._url}{path} is unreachable: {error}; try again") from error
         if not isinstance(answer, dict):
             raise self._unexpected(answer)
         return answer
@@ -101,5 +110,5 @@ def _refusal(error: urllib.error.HTTPError) -> tuple[int, str]:
     try:
         answer = json.loads(error.read(MAX_RESPONSE))
         return int(answer["error_code"]), str(answer["message"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
         return 0, error.reason

@@ -62,8 +62,9 @@ class Protobuf(TopicCodec):
         def decode(data: bytes) -> Any:
             written_id, payload = wire_format.id_and_payload(data)
             written, payload = wire_format.decoded_indexes(payload)
-            if written_name(written_id, written) not in (name, None):
-                raise ValueError(f"it is a {written_name(written_id, written)}, not a {name}")
+            is_a = written_name(written_id, written)
+            if is_a not in (name, None):
+                raise ValueError(f"it is a {is_a}, not a {name}")
             return message.FromString(payload)
 
         return ObjectCodec(f"Protobuf message {name}", encode, decode)

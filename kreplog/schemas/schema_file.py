@@ -21,8 +21,11 @@ from typing import Any
 from kreplog._native.crc32c import crc32c
 from kreplog._native.directory import leads_to
 from kreplog._native.files import error_of
-from kreplog.errors import CorruptCheckpointError, LogLockedError
+from kreplog.errors import CorruptSchemaFileError, LogLockedError
 from kreplog.schemas.registry import Reference, Schema, SchemaVersion
+
+CRC_SIZE = 9
+"""Bytes in front of what the CRC-32C is of, with the space."""
 
 LOCK_TIMEOUT_S = 5.0
 """A registration takes milliseconds, unless the process is stopped in it."""
@@ -58,7 +61,7 @@ class SchemaFile:
         self._subjects: dict[str, list[Schema]] = {}
 
     def register(self, subject: str, schema: Schema) -> SchemaVersion:
-        """As `Registry` has it; the schema is durable. Raises LogLockedError, CorruptCheckpointError, StorageError."""
+        """As `Registry` has it; the schema is durable. Raises LogLockedError, CorruptSchemaFileError, StorageError."""
         with self._mutex, self._locked() as file:
             self._read(file)
             versions = self._subjects.get(subject, [])
@@ -74,18 +77,17 @@ class SchemaFile:
     def schema(self, schema_id: int) -> Schema | None:
         with self._mutex:
             if schema_id not in self._schemas:
-                self._look()
+                self._read_new_lines()
             return self._schemas.get(schema_id)
 
     def version(self, subject: str, version: int) -> Schema | None:
         with self._mutex:
             if version > len(self._subjects.get(subject, ())):
-                self._look()
+                self._read_new_lines()
             versions = self._subjects.get(subject, [])
             return versions[version - 1] if 0 < version <= len(versions) else None
 
-    def _look(self) -> None:
-        """Read what has been added to the file."""
+    def _read_new_lines(self) -> None:
         try:
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -133,7 +135,7 @@ class SchemaFile:
         return True
 
     def _read(self, file: int) -> None:
-        """Take in the lines behind those that are known, or all of another file than before."""
+        """Read the lines behind those that are known, or all of another file than before."""
         try:
             status = os.fstat(file)
             if self._file != (status.st_dev, status.st_ino) or status.st_size < self._end:
@@ -142,24 +144,24 @@ class SchemaFile:
             data = os.pread(file, status.st_size - self._end, self._end)
         except OSError as error:
             raise error_of("cannot read", self._path, error) from error
-        for line in data.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            self._take_in(line[:-1])
-            self._end += len(line)
+        *lines, rest = data.split(b"\n")  # what follows the last line is being written, or was cut short
+        if _is_whole(rest[:-1]):
+            lines.append(rest)  # its end is damaged
+        for line in lines:
+            self._add(line)
+            self._end += len(line) + 1
             self._lines += 1
 
-    def _take_in(self, line: bytes) -> None:
+    def _add(self, line: bytes) -> None:
         try:
-            crc, data = line.split(b" ", 1)
-            if int(crc, 16) != crc32c(data):
+            if not _is_whole(line):
                 raise ValueError("its CRC-32C is another")
-            content: dict[str, Any] = json.loads(data)
+            content: dict[str, Any] = json.loads(line[CRC_SIZE:])
             references = tuple(Reference(**reference) for reference in content["references"])
             schema = Schema(content["schemaType"], content["schema"], references)
             schema_id, subject = int(content["id"]), str(content["subject"])
         except (ValueError, LookupError, TypeError) as error:
-            raise CorruptCheckpointError(
+            raise CorruptSchemaFileError(
                 f"{self._path}: line {self._lines + 1} is damaged ({error}): put back the file as it was, since "
                 "records are read by the schemas in it",
                 path=self._path,
@@ -194,6 +196,10 @@ class SchemaFile:
                 os.close(folder)
         except OSError as error:
             raise error_of("cannot sync", self._path, error) from error
+
+
+def _is_whole(line: bytes) -> bool:
+    return line[:CRC_SIZE] == b"%08x " % crc32c(line[CRC_SIZE:])
 
 
 def _line(subject: str, registered: SchemaVersion, schema: Schema) -> bytes:

@@ -27,7 +27,7 @@ from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.cursors import Cursor
 from kreplog.topic.dead_letters import DeadLetterTopic
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
-from kreplog.topic.folder import TopicFolder
+from kreplog.topic.folder import TopicFolder, split_path
 from kreplog.topic.group_cursor import GroupCursor
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
@@ -125,8 +125,9 @@ class Topic(Closing):
             maintenance = _DEFAULT_MAINTENANCE
         if not isinstance(maintenance, MaintenanceConfig):
             raise ArgumentTypeError(f"maintenance is a MaintenanceConfig, not {type(maintenance).__name__}")
-        topic._key_codec = codec_of(key_codec, "key", os.fspath(path))
-        topic._value_codec = codec_of(value_codec, "value", os.fspath(path))
+        topic_path = os.path.join(*split_path(path))
+        topic._key_codec = codec_of(key_codec, "key", topic_path)
+        topic._value_codec = codec_of(value_codec, "value", topic_path)
         topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
         topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()

@@ -72,7 +72,7 @@ class TopicFolder:
         read_only: bool,
         max_open_partitions: int,
     ) -> None:
-        self.folder, self.topic = _split(path)
+        self.folder, self.topic = split_path(path)
         self.config = config
         self.read_only = read_only
         self.closed = False
@@ -392,7 +392,8 @@ def _checked_limit(max_open_partitions: int) -> int:
     return max_open_partitions if files == resource.RLIM_INFINITY else max(1, min(max_open_partitions, files // 4))
 
 
-def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
+def split_path(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The folder, absolute, and the name of the topic. Raises ArgumentTypeError, UsageError, InvalidTopicError."""
     try:
         folder, topic = os.path.split(os.path.abspath(os.fsdecode(path)))
     except TypeError:

@@ -23,6 +23,7 @@ class SchemaRegistryServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.authorization: str | None = None
         self.broken: tuple[int, bytes] | None = None
+        self.redirected_to: str | None = None
         self.versions_in_answers = True
 
     @property
@@ -77,6 +78,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: Any) -> None:
         self.server.requests.append(f"{self.command} {self.path}")
         self.server.authorization = self.headers.get("Authorization")
+        if self.server.redirected_to is not None:
+            self.send_response(307)
+            self.send_header("Location", self.server.redirected_to + self.path)
+            self.end_headers()
+            return
         if self.server.broken is not None:
             status, data = self.server.broken
         else:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka.schema_registry.avro as confluent_avro
-import confluent_kafka.schema_registry.protobuf as confluent_protobuf
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +27,11 @@ from kreplog.schemas import Avro, HttpRegistry, Protobuf, Schema, SchemaFile
 from kreplog.schemas.wire_format import with_id
 from tests.schemas.messages import Line, Money, Note, Order
 from tests.schemas.registry_server import SchemaRegistryServer, registry_server
+
+confluent_avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
+confluent_protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
+confluent_registry = pytest.importorskip("confluent_kafka.schema_registry")
+serialization = pytest.importorskip("confluent_kafka.serialization")
 
 ORDER = {
     "type": "record",
@@ -97,8 +100,8 @@ def test_protobuf_with_the_schemas_beside_the_topic(path: Path) -> None:
 
 @pytest.mark.parametrize("message", [Order(id=5), Note(text="x"), Line(item="pen"), Money(cents=1)])
 def test_protobuf_is_that_of_confluent(path: Path, server: SchemaRegistryServer, message: Any) -> None:
-    client = SchemaRegistryClient({"url": server.url})
-    context = SerializationContext("orders", MessageField.VALUE)
+    client = confluent_registry.SchemaRegistryClient({"url": server.url})
+    context = serialization.SerializationContext("orders", serialization.MessageField.VALUE)
     theirs = confluent_protobuf.ProtobufSerializer(type(message), client)(message, context)
     ours = codec_of(Protobuf(type(message), server.url), "value", str(path))
     assert ours is not None
@@ -108,8 +111,8 @@ def test_protobuf_is_that_of_confluent(path: Path, server: SchemaRegistryServer,
 
 
 def test_avro_is_that_of_confluent(path: Path, server: SchemaRegistryServer) -> None:
-    client = SchemaRegistryClient({"url": server.url})
-    context = SerializationContext("orders", MessageField.VALUE)
+    client = confluent_registry.SchemaRegistryClient({"url": server.url})
+    context = serialization.SerializationContext("orders", serialization.MessageField.VALUE)
     item = {"id": -5, "item": "ü"}
     ours = codec_of(Avro(ORDER, server.url), "value", str(path))
     assert ours is not None
@@ -176,6 +179,45 @@ def test_what_is_no_registry(server: SchemaRegistryServer, answer: bytes) -> Non
         registry.register("s", Schema("AVRO", '"long"'))
 
 
+@pytest.mark.parametrize("answer", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{"])
+def test_a_registry_that_hangs_up(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def respond() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        with pytest.raises(SchemaRegistryError, match="try again"):
+            HttpRegistry(url).schema(1)
+        thread.join()
+
+
+def test_a_registry_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(SchemaRegistryError, match="timed out"):
+            HttpRegistry(url, timeout=0.05).schema(1)
+
+
+def test_a_path_may_end_in_a_slash(path: Path) -> None:
+    with Topic.open(f"{path}/", 1, value_codec=Avro(ORDER)) as topic:
+        topic.append({"id": 1, "item": "pen"})
+    assert SchemaFile(f"{path}.schemas").version("orders-value", 1) is not None
+
+
+def test_another_host_is_not_sent_the_password(server: SchemaRegistryServer) -> None:
+    with registry_server() as other:
+        server.redirected_to = other.url
+        assert HttpRegistry(server.url.replace("//", "//user:pass@")).schema(1) is None
+        assert (server.authorization, other.authorization) == ("Basic dXNlcjpwYXNz", None)
+        assert other.requests == ["GET /schemas/ids/1"]
+
+
 def test_a_registry_that_is_not_there() -> None:
     with registry_server() as server:
         url = server.url
@@ -190,7 +232,9 @@ def test_a_user_is_sent_and_not_shown(server: SchemaRegistryServer) -> None:
     assert "pass" not in repr(registry)
 
 
-@pytest.mark.parametrize("url", ["localhost:8081", "ftp://localhost", "http://", ""])
+@pytest.mark.parametrize(
+    "url", ["localhost:8081", "ftp://localhost", "http://", "", "http://host:port", "http://host:99999", "http://[x"]
+)
 def test_what_is_no_url(path: Path, url: str) -> None:
     with pytest.raises(UsageError, match="schema registry"):
         Topic.open(path, 1, value_codec=Avro("long", url))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kreplog.errors import CorruptCheckpointError, DiskFullError, LogLockedError, StorageError
+from kreplog.errors import CorruptSchemaFileError, DiskFullError, LogLockedError, StorageError
 from kreplog.schemas import Reference, Schema, SchemaFile, SchemaVersion, schema_file
 from tests.waiting import InChild
 
@@ -92,15 +93,14 @@ def test_damage_of_any_byte_is_found(path: Path) -> None:
     file.register("s", A)
     file.register("s", B)
     whole = path.read_bytes()
-    for at in range(len(whole)):
-        path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+    for at, bit in itertools.product(range(len(whole)), range(8)):
+        path.write_bytes(whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :])
         try:
             assert SchemaFile(path).schema(2) is None, f"byte {at}"
-        except CorruptCheckpointError as error:
+        except CorruptSchemaFileError as error:
             assert error.path == str(path) and "put back the file" in str(error)
-        if whole[at : at + 1] != b"\n":
-            with pytest.raises(CorruptCheckpointError, match=r"line [12] is damaged"):
-                SchemaFile(path).register("s", C)
+        with pytest.raises(CorruptSchemaFileError, match=r"line [12] is damaged"):
+            SchemaFile(path).register("s", C)
 
 
 def test_a_file_that_was_replaced_is_read_anew(path: Path) -> None:
