@@ -17,9 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.controller.admin_operations import create_topic_operations
-from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
-from kreplog.core.controller.new_partitions import assignable, racks
+from kreplog.core.controller.new_partitions import assignable, topic_replicas
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.clients.workload import Call, Client, ClientContext, Sleep
 from kreplog.types import NO_LEADER
@@ -102,7 +101,7 @@ class VirtualAutomaticTopics:
             cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.LEADER_NOT_AVAILABLE)
             return
         try:
-            replicas = assign(racks(brokers), plan.partitions, replication_factor)
+            replicas = topic_replicas({}, plan.partitions, replication_factor, brokers)
             operations = create_topic_operations(name, topic_id, replicas, plan.config, brokers)
         except KreplogError:
             cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -64,6 +64,24 @@ def replication_factor(requested: int, default: int, brokers: int) -> int:
     return min(MAX_DEFAULT_REPLICATION_FACTOR, brokers) if default == BROKER_DEFAULT else default
 
 
+def topic_replicas(
+    given: Mapping[int, Sequence[int]],
+    partitions: int,
+    factor: int,
+    brokers: Mapping[int, BrokerRegistration],
+    existing: int = 0,
+) -> Replicas:
+    """The replicas of the partitions of a new topic.
+
+    given: those of each partition, which then decide how many there are; none: they are placed, `factor` of each of
+    `partitions`. brokers: the assignable ones. existing: partitions of all topics, so that topics begin at different
+    brokers. Raises InvalidPartitionsError, InvalidReplicationFactorError: fewer than 1, or more replicas than brokers.
+    """
+    if given:
+        return {number: tuple(replicas) for number, replicas in given.items()}
+    return assignment.assign(racks(brokers), partitions, factor, start=existing)
+
+
 def added_partitions(
     name: str,
     current: TopicNode,

@@ -22,7 +22,7 @@ from kreplog.config import NO_OWN_SETTINGS
 from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, refused
 from kreplog.core.controller import admin_operations as operations
-from kreplog.core.controller import assignment, new_partitions
+from kreplog.core.controller import new_partitions
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
@@ -274,14 +274,12 @@ class AdminHandlers:
         """partitions: of all topics of the request."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
-        if topic.assignments:
-            assigned = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
-        else:
-            default = self._settings.default_replication_factor
-            factor = new_partitions.replication_factor(topic.replication_factor, default, len(brokers))
-            existing = sum(len(view.partitions) for view in self._topics.all.values())
-            count = self._partitions_of(topic)
-            assigned = assignment.assign(new_partitions.racks(brokers), count, factor, start=existing)
+        given_replicas = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+        default = self._settings.default_replication_factor
+        factor = new_partitions.replication_factor(topic.replication_factor, default, len(brokers))
+        existing = sum(len(view.partitions) for view in self._topics.all.values())
+        count = self._partitions_of(topic)
+        assigned = new_partitions.topic_replicas(given_replicas, count, factor, brokers, existing)
         replicas = len(next(iter(assigned.values()), ()))
         try:
             given = [Change(setting.name, setting.value) for setting in topic.configs]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.controller import new_partitions
-from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS, added_partitions, check_keeps_partitions
+from kreplog.core.controller.new_partitions import (
+    MAX_NEW_PARTITIONS,
+    added_partitions,
+    check_keeps_partitions,
+    topic_replicas,
+)
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
@@ -26,6 +31,14 @@ def test_a_request_may_leave_numbers_to_the_broker() -> None:
     assert [new_partitions.number_of_partitions(requested, 6) for requested in (-1, 0, 4)] == [6, 0, 4]
     factors = [new_partitions.replication_factor(*given) for given in ((2, 5, 9), (-1, 5, 9), (-1, -1, 9), (-1, -1, 2))]
     assert factors == [2, 5, 3, 2]
+
+
+def test_replicas_of_a_new_topic_are_placed_or_given() -> None:
+    placed = topic_replicas({}, 3, 2, BROKERS)
+    assert list(placed) == [0, 1, 2]
+    assert {len(set(replicas)) for replicas in placed.values()} == {2}
+    assert topic_replicas({}, 1, 1, BROKERS)[0] != topic_replicas({}, 1, 1, BROKERS, existing=1)[0]
+    assert topic_replicas({0: [3, 1], 1: [1, 2]}, 5, 1, BROKERS) == {0: (3, 1), 1: (1, 2)}
 
 
 def test_partitions_are_placed_or_given() -> None:
