@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
 from kreplog.core.topic_defaults import SETTINGS_OF_TOPICS
 from kreplog.errors import UsageError
 
@@ -560,7 +561,7 @@ SETTINGS: dict[str, _Setting] = {
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
     "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
     "producer.id.expiration.check.interval.ms": _Setting(_integer(10, 86_400_000), 600_000),
-    "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
+    "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), DEFAULT_RETENTION_MS),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     "log.cleaner.enable": _Setting(_boolean, True),
     "log.cleaner.threads": _Setting(_integer(1, MAX_CLEANER_THREADS), 1),

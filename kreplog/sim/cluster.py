@@ -182,6 +182,7 @@ class Cluster:
             if end:
                 losses.append(Loss(machine.id, partition, topic_id, 0, end))
             machine.disk.delete(partition)
+        machine.disk.strays.clear()
         machine.new_disk = True
         machine.disks += 1
         self.checkers.power_lost(losses)

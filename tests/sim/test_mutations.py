@@ -152,6 +152,7 @@ FOUND = {
     "stored-metadata-never-read": 46,
     "stored-metadata-read-by-each-request": 94,
     "strays-deleted": 1,
+    "strays-expire-at-once": 18,
     "suspected-leader-named": 22,
     "topic-defaults-not-sent": 269,
     "topics-created-unasked": 19,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 FOR_EVER = -1
 
+DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
+
 
 def is_expired(since_ms: int, now_ms: int, retention_ms: int) -> bool:
     """Whether a stray may be deleted. since_ms: when the replica became one; now_ms: both by the wall clock.

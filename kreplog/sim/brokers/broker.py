@@ -129,7 +129,8 @@ class BrokerProcess:
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
         group_bytes = 2 * GROUP_BYTES if cluster.plan.writers else GROUP_BYTES  # their group is one more
         self.group_memory = MemoryAccount(group_bytes if few_sessions else NO_LIMIT)
-        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
+        strays = [(topic_id, partition.partition) for partition, topic_id in self.disk.strays_since()]
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, strays, memory)
         self.controller = Controller(self.id, config, self._transition)
         self._term_epoch = -1
         broker = BrokerRegistration(

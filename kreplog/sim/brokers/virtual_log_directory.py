@@ -1,6 +1,7 @@
 """VirtualLogDirectory: what a broker process does with its one log directory, in virtual time.
 
-The effects on logs, the fsyncs, the failure of the directory, the unclean mark and the high watermark checkpoint.
+The effects on logs, the fsyncs, the failure of the directory, strays, the unclean mark, and the periodic checkpoint of
+high watermarks.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.broker import stray_retention
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.errors import KreplogError, LogFailedError, StorageError
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner
-from kreplog.sim.machines.disk import DiskLog
+from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
 from kreplog.sim.machines.log_effects import LOG_EFFECTS
 from kreplog.sim.machines.scheduler import MS
@@ -50,8 +52,14 @@ class VirtualLogDirectory:
         self._has_init = False
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
         self._created_by_init: list[DiskLog] = []
+        self._operations: dict[type, Callable[[Disk, Any], Any]] = {
+            **LOG_EFFECTS,
+            effects.SetAsideStray: self._set_aside,
+            effects.RestoreStray: self._restore,
+            effects.DeleteStrays: self._delete_strays,
+        }
         self.effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
-            **dict.fromkeys(LOG_EFFECTS, self._log),
+            **dict.fromkeys(self._operations, self._log),
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: lambda _, effect: self._flusher.flush(effect.partition),
             effects.OffsetForTimestamp: self._offset_for_timestamp,
@@ -71,7 +79,7 @@ class VirtualLogDirectory:
             if isinstance(effect, _ON_NAMES):
                 self._state.check_online(effect.partition, f"of broker {self._broker}")
                 self._check_unused(f"carries out {type(effect).__name__} for {effect.partition}")
-            answer = LOG_EFFECTS[type(effect)](self._disk, effect)
+            answer = self._operations[type(effect)](self._disk, effect)
             if isinstance(effect, effects.OpenLog):
                 self._note_opened(effect.partition)
         except KreplogError as failed:
@@ -96,6 +104,34 @@ class VirtualLogDirectory:
                 self._process.replicas.put(failure)
             if self._process.replicas.idle:
                 self._checkers.directory_failed(self._broker, self._process.manager)
+
+    # Strays
+
+    def _set_aside(self, disk: Disk, effect: effects.SetAsideStray) -> None:
+        topic_id, now_ms = disk.on_disk().get(effect.partition), self._scheduler.now_ms
+        disk.set_aside(effect.partition, now_ms)
+        if topic_id is not None:
+            self._checkers.strays.set_aside(self._broker, effect.partition, topic_id, now_ms)
+
+    def _restore(self, disk: Disk, effect: effects.RestoreStray) -> bool:
+        restored = disk.restore(effect.partition, effect.topic_id)
+        replica = self._broker, effect.partition, effect.topic_id
+        self._checkers.strays.assigned_again(*replica, self._scheduler.now_ms, restored=restored)
+        return restored
+
+    def _delete_strays(self, disk: Disk, effect: effects.DeleteStrays) -> None:
+        disk.delete_stray(effect.partition, effect.topic_id)
+        self._checkers.strays.deleted(self._broker, effect.partition, effect.topic_id)
+
+    def _remove_expired_strays(self) -> None:
+        now_ms, retention_ms = self._scheduler.now_ms, stray_retention.DEFAULT_RETENTION_MS
+        for (partition, topic_id), since_ms in self._disk.strays_since().items():
+            if not self._state.failed and stray_retention.is_expired(since_ms, now_ms, retention_ms):
+                self._disk.delete_stray(partition, topic_id)
+                self._process.cluster.trace.note(self._process.host, f"deletes the expired stray {partition}")
+        self._checkers.strays.on_disk(self._broker, self._disk.strays, now_ms)
+
+    # Checks
 
     def _check_unused(self, use: str) -> None:
         """A log directory that has failed is not used any more (F37)."""
@@ -167,13 +203,14 @@ class VirtualLogDirectory:
         self._disk.unclean = self._process.machine.new_disk = False
 
     def checkpoint_later(self) -> None:
-        """Begin the periodic checkpoints of the high watermarks."""
+        """Begin the periodic checkpoints of the high watermarks, and the removal of expired strays."""
         self._scheduler.after(CHECKPOINT_MS * MS, self._checkpoint)
 
     def _checkpoint(self) -> None:
         if self._process.alive:
             if not self._process.paused:
                 self._disk.checkpoint_high_watermarks()
+                self._remove_expired_strays()
             self.checkpoint_later()
 
 

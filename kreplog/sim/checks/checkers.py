@@ -41,7 +41,7 @@ The guarantees, and when they are checked:
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
-    of memory                                                                                   memory_checker.py
+    of memory, of strays                                                      memory_checker.py, stray_checker.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
@@ -60,6 +60,7 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
+from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
 from kreplog.core.memory import NO_LIMIT
 from kreplog.core.messages import ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
@@ -69,6 +70,7 @@ from kreplog.sim.checks.config_history import TopicConfigHistory
 from kreplog.sim.checks.group_checker import GroupChecker
 from kreplog.sim.checks.legal_transitions import is_legal
 from kreplog.sim.checks.memory_checker import MemoryChecker
+from kreplog.sim.checks.stray_checker import StrayChecker
 from kreplog.sim.checks.transaction_checker import TransactionChecker
 from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import (
@@ -124,6 +126,7 @@ class Checkers:
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
         self.memory = MemoryChecker(partial(self.violate, model=None))
+        self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
@@ -198,6 +201,7 @@ class Checkers:
     def disk_replaced(self, broker: int, lost: Mapping[TopicPartition, str]) -> None:
         """lost: topic ids of all replicas on the broker's former disk."""
         self._replaced[broker] = lost
+        self.strays.disk_replaced(broker)
 
     # Disks (kreplog.sim.machines.disk.Observer)
 

@@ -174,7 +174,18 @@ class Observer(Protocol):
 class _Replica:
     """A partition directory: its files, the log that has them open, and their durable end."""
 
-    __slots__ = ("created", "durable", "failed", "files", "interrupted", "leo", "log", "lost_from", "topic_id")
+    __slots__ = (
+        "created",
+        "durable",
+        "failed",
+        "files",
+        "interrupted",
+        "leo",
+        "log",
+        "lost_from",
+        "since_ms",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: str, files: _Files) -> None:
         self.topic_id = topic_id
@@ -186,6 +197,7 @@ class _Replica:
         self.failed = False
         self.interrupted = False
         self.lost_from: int | None = None  # start of a torn append that does not survive a restart
+        self.since_ms = -1  # when it became a stray
 
     def durable_point(self) -> None:
         """While the log is open: update `durable`."""
@@ -456,8 +468,8 @@ class Disk:
         del self._replicas[partition]
         replica.files.discard()
 
-    def set_aside(self, partition: TopicPartition) -> None:
-        """Close a replica and keep its files aside as a stray, if it exists; on a failed disk too."""
+    def set_aside(self, partition: TopicPartition, now_ms: int = 0) -> None:
+        """Close a replica and keep its files aside as a stray since `now_ms`, if it exists; on a failed disk too."""
         replica = self._replicas.get(partition)
         if replica is None:
             return
@@ -465,6 +477,7 @@ class Disk:
             self._stop(replica)
         del self._replicas[partition]
         replica.files.discard()
+        replica.since_ms = now_ms
         self.strays[partition, replica.topic_id] = replica
 
     def restore(self, partition: TopicPartition, topic_id: str) -> bool:
@@ -479,6 +492,10 @@ class Disk:
     def delete_stray(self, partition: TopicPartition, topic_id: str) -> None:
         """Delete the files of a stray, if it exists."""
         self.strays.pop((partition, topic_id), None)
+
+    def strays_since(self) -> dict[tuple[TopicPartition, str], int]:
+        """When each stray, by partition and topic id in order, was set aside."""
+        return {key: self.strays[key].since_ms for key in sorted(self.strays)}
 
     def ends(self, partition: TopicPartition, topic_id: str) -> tuple[int, int]:
         """(log end offset, durable end) of a replica, open or not; (0, 0) if it does not exist. For checkers."""

@@ -58,8 +58,5 @@ LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.ReadLog: _read_log,
     effects.ReadStable: _read_stable,
     effects.SizeFrom: _size_from,
-    effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
-    effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
-    effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),
     effects.DeleteLog: lambda disk, e: disk.delete(e.partition),
 }

@@ -11,7 +11,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core.broker import control_channel, log_directory_state, metadata_waits, request_parts
+from kreplog.core.broker import control_channel, log_directory_state, metadata_waits, request_parts, stray_retention
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.broker.file_syncs import FileSyncs
@@ -32,6 +32,12 @@ from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 
 MUTATIONS = MutationGroup()
+
+
+@MUTATIONS.add("strays-expire-at-once")
+def _strays_expire_at_once() -> list[Patch]:
+    """A broker deletes strays before log.stray.retention.ms has passed, and one that is assigned again is gone."""
+    return [(stray_retention, "is_expired", lambda since_ms, now_ms, retention_ms: True)]
 
 
 @MUTATIONS.add("unclean-mark-cleared-early")
