@@ -223,11 +223,9 @@ class TopicConfig:
         return replace(self, **{name: getattr(defaults, name) for name in self.inherited}) if self.inherited else self
 
     def log_config(self, broker: LogConfig) -> LogConfig:
-        """The settings of a log of the topic on a broker whose own settings are these. Under an inherited policy it
-        accepts gaps, since an earlier default may have been to compact."""
+        """The settings of a log of the topic on a broker whose own settings are these."""
         given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
-        given["cleanup_policy"] = self.cleanup_policy
-        given["offset_gaps"] = self.offset_gaps or "cleanup_policy" in self.inherited
+        given |= {name: getattr(self, name) for name in ("cleanup_policy", "offset_gaps")}
         return replace(broker, **given) if any(getattr(broker, name) != given[name] for name in given) else broker
 
     @property
@@ -243,14 +241,18 @@ class TopicConfig:
 TOPIC_LOG_SETTINGS = tuple(field.name for field in fields(TopicConfig) if field.default is None)
 """The fields of a TopicConfig that are those of a LogConfig."""
 
-INHERITED = (
-    "min_insync_replicas",
-    "unclean_leader_election_enable",
-    "flush_messages",
-    "flush_ms",
-    "cleanup_policy",
-    "compression_type",
-)
+SETTINGS_OF_TOPICS = {
+    "min.insync.replicas": "min_insync_replicas",
+    "unclean.leader.election.enable": "unclean_leader_election_enable",
+    "log.flush.interval.messages": "flush_messages",
+    "log.flush.interval.ms": "flush_ms",
+    "compression.type": "compression_type",
+}
+"""The defaults of the cluster's topics: names as brokers have them, and fields of a TopicConfig. log.cleanup.policy is
+none, though it is in Kafka: a follower refuses a gap in the offsets of a topic that was never compacted, and could not
+under a policy that a default may have been in between."""
+
+INHERITED = tuple(SETTINGS_OF_TOPICS.values())
 """The fields of a TopicConfig that a topic has of its own, or inherits from the defaults of the cluster's topics."""
 
 

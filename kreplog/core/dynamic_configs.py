@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kreplog.config import BUILT_IN_DEFAULTS, RANGES
+from kreplog.config import RANGES, SETTINGS_OF_TOPICS
 from kreplog.core.messages import BrokerConfigs, Configs
-from kreplog.core.topic_defaults import SETTINGS_OF_TOPICS
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 """Sources of a value in DescribeConfigs."""
@@ -61,9 +60,6 @@ DYNAMIC = (
     }
 )
 """Settings of a broker that take effect while it runs."""
-
-LISTS = {"log.cleanup.policy": BUILT_IN_DEFAULTS.cleanup_policy}
-"""Dynamic configs that are comma-separated lists, and their built-in defaults."""
 
 Parse = Callable[[Any], Any]
 """Of a setting: its value from a text. Raises ValueError with the allowed values."""
@@ -140,8 +136,6 @@ def altered(
                 f"{name} is a default of topics, the same on all brokers: alter the cluster-wide default, whose "
                 "name is empty"
             )
-        if name in LISTS and operation in (APPEND, SUBTRACT):
-            text, operation = list_after(after.get(name, LISTS[name]), text or "", operation), SET
         if operation != SET:
             raise InvalidSettingError(
                 f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
@@ -151,13 +145,6 @@ def altered(
         except ValueError as error:
             raise InvalidSettingError(f"{name} = {str(text)[:100]}: {error}") from error
     return after
-
-
-def list_after(present: str, given: str, operation: int) -> str:
-    """A comma-separated list after APPEND of the items that it lacks, or SUBTRACT of those that it has."""
-    items, changed_items = ([item.strip() for item in text.split(",") if item.strip()] for text in (present, given))
-    left = items if operation == APPEND else [item for item in items if item not in changed_items]
-    return ",".join(dict.fromkeys([*left, *(changed_items if operation == APPEND else ())]))
 
 
 def config_text(value: Any) -> str | None:

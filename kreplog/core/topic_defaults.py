@@ -14,19 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kreplog.config import TopicConfig
+from kreplog.config import SETTINGS_OF_TOPICS, TopicConfig
 from kreplog.core.messages import Configs
 from kreplog.errors import UsageError
-
-SETTINGS_OF_TOPICS = {
-    "min.insync.replicas": "min_insync_replicas",
-    "unclean.leader.election.enable": "unclean_leader_election_enable",
-    "log.flush.interval.messages": "flush_messages",
-    "log.flush.interval.ms": "flush_ms",
-    "log.cleanup.policy": "cleanup_policy",
-    "compression.type": "compression_type",
-}
-"""Names of these settings as brokers have them, and the fields of a TopicConfig."""
 
 
 def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:

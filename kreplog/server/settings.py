@@ -17,9 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.config import (
+    RANGES,
+    SETTINGS_OF_TOPICS,
+    GroupConfig,
+    LogConfig,
+    ReplicationConfig,
+    TopicConfig,
+    TransactionConfig,
+)
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
-from kreplog.core.topic_defaults import SETTINGS_OF_TOPICS
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -499,7 +506,7 @@ UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.
 """Settings that are accepted and without effect, and Kafka's defaults."""
 
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = SETTINGS_OF_TOPICS
+_TOPIC = SETTINGS_OF_TOPICS | {"log.cleanup.policy": "cleanup_policy"}
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
 _LOG = {

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kreplog.config import INHERITED, TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
+from kreplog.config import INHERITED, NO_OWN_SETTINGS, TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
 from kreplog.core.dynamic_configs import (
     APPEND,
     DEFAULT,
@@ -22,7 +22,6 @@ from kreplog.core.dynamic_configs import (
     Change,
     InvalidSettingError,
     Synonym,
-    list_after,
 )
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.settings import config_value, value_like
@@ -86,14 +85,21 @@ class Described:
         return self.synonyms[0].source
 
 
-def changed(config: TopicConfig, changes: Iterable[Change], replicas: int) -> TopicConfig:
-    """`config`, the own settings of a topic with so many replicas, with the changes. Raises InvalidSettingError."""
+def without_own(broker: TopicConfig) -> TopicConfig:
+    """Of a topic without settings of its own, on a broker with this static default: only the policy is not inherited,
+    so that the topic keeps it."""
+    return replace(NO_OWN_SETTINGS, cleanup_policy=broker.cleanup_policy)
+
+
+def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig, replicas: int) -> TopicConfig:
+    """`config`, the own settings of a topic with so many replicas, with the changes. default: as of `without_own`, for
+    settings that are deleted. Raises InvalidSettingError."""
     seen: set[str] = set()
     for change in changes:
         if change.name in seen:
             raise InvalidSettingError(f"{change.name} is given twice")
         seen.add(change.name)
-        config = _changed(config, change)
+        config = _changed(config, change, default)
     if config.min_insync_replicas > max(1, replicas):
         raise InvalidSettingError(
             f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas cannot be met: must be an "
@@ -108,13 +114,11 @@ def changed(config: TopicConfig, changes: Iterable[Change], replicas: int) -> To
 
 
 def with_gaps_of(config: TopicConfig, before: TopicConfig) -> TopicConfig:
-    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy, and
-    an inherited one may have been to compact."""
-    inherited = "cleanup_policy" in before.inherited and "cleanup_policy" not in config.inherited
-    return replace(config, offset_gaps=before.offset_gaps or before.compacts or inherited)
+    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy."""
+    return replace(config, offset_gaps=before.offset_gaps or before.compacts)
 
 
-def _changed(config: TopicConfig, change: Change) -> TopicConfig:
+def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
     name, text, operation = change
     if name not in NAMES and name not in UNUSED:
         raise InvalidSettingError(
@@ -122,7 +126,7 @@ def _changed(config: TopicConfig, change: Change) -> TopicConfig:
         )
     if operation in (APPEND, SUBTRACT) and name in LISTS:
         present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
-        text, operation = list_after(present, text or "", operation), SET
+        text, operation = _append_or_subtract(present, text or "", operation), SET
     if operation not in (SET, DELETE):
         raise InvalidSettingError(
             f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
@@ -131,7 +135,7 @@ def _changed(config: TopicConfig, change: Change) -> TopicConfig:
         return _with_unused(config, name, None if operation == DELETE else text or "")
     field = NAMES[name]
     if operation == DELETE:
-        return _with_own(config, field, getattr(TopicConfig(), field), own=False)
+        return _with_own(config, field, getattr(default, field), own=False)
     if name in LISTS:
         text = ",".join(item.strip() for item in (text or "").split(","))
     of_log = field in TOPIC_LOG_SETTINGS
@@ -140,6 +144,13 @@ def _changed(config: TopicConfig, change: Change) -> TopicConfig:
     except ValueError as error:
         raise InvalidSettingError(f"{name} = {text}: {error}") from error
     return _with_own(config, field, value, own=True)
+
+
+def _append_or_subtract(present: str, given: str, operation: int) -> str:
+    """A comma-separated list after APPEND of the items that it lacks, or SUBTRACT of those that it has."""
+    items, changed_items = ([item.strip() for item in text.split(",") if item.strip()] for text in (present, given))
+    left = items if operation == APPEND else [item for item in items if item not in changed_items]
+    return ",".join(dict.fromkeys([*left, *(changed_items if operation == APPEND else ())]))
 
 
 def _with_own(config: TopicConfig, field: str, value: Any, *, own: bool) -> TopicConfig:
@@ -176,7 +187,7 @@ def described(config: TopicConfig, broker: DynamicSettings) -> Iterator[Describe
         value = getattr(config, field)
         of_log = field in TOPIC_LOG_SETTINGS
         of_broker = broker.synonyms(_LOG_NAMES.get(field, f"log.{name}" if of_log else name))
-        if field in config.inherited:
+        if field in config.inherited or (field == "cleanup_policy" and value == of_broker[0].value):
             value = None
         own = [] if value is None else [Synonym(name, value, TOPIC)]
         yield Described(name, True, (*own, *of_broker))

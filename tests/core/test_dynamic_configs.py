@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kreplog.core.dynamic_configs import (
-    APPEND,
     CLUSTER_WIDE,
     DEFAULT,
     DELETE,
@@ -77,18 +76,6 @@ def test_a_default_of_topics_is_of_the_cluster_and_of_no_broker(name: str) -> No
     assert (valid, len(ignored)) == (BrokerConfigs((), ((name, "8"),)), 1)
 
 
-def test_a_list_is_appended_to_and_subtracted_from() -> None:
-    name = "log.cleanup.policy"
-    after: dict[str, str] = {}
-    for operation, items, expected in (
-        (APPEND, "compact", "delete,compact"),
-        (SUBTRACT, "delete", "compact"),
-        (APPEND, "compact", "compact"),
-    ):
-        after = altered(after, [Change(name, items, operation)], {name: str}, cluster_wide=True)
-        assert after == {name: expected}
-
-
 @pytest.mark.parametrize(("text", "expected"), [("5", 5), ("0", 2), ("65", 2), ("", 2), ("many", 2), ("\u0665", 2)])
 def test_the_number_of_fetchers_is_the_static_one_where_another_is_not_allowed(text: str, expected: int) -> None:
     assert num_replica_fetchers(BrokerConfigs((("num.replica.fetchers", text),)), 2) == expected
@@ -141,7 +128,6 @@ def test_what_changes_logs_follows_from_the_definitions_of_settings(tmp_path: Pa
         "compression.type": "gzip",
         "log.cleaner.min.cleanable.ratio": 0.25,
         "log.cleaner.threads": 2,
-        "log.cleanup.policy": "compact",
         "log.message.timestamp.type": "LogAppendTime",
         "num.replica.fetchers": 2,
         "unclean.leader.election.enable": True,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from kreplog import Log
 from kreplog.config import INHERITED, NO_OWN_SETTINGS, LogConfig, TopicConfig
 from kreplog.core.dynamic_configs import (
     APPEND,
@@ -20,10 +22,12 @@ from kreplog.core.dynamic_configs import (
     InvalidSettingError,
 )
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
+from kreplog.errors import OffsetOutOfRangeError
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.settings import load
-from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, with_gaps_of
+from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, with_gaps_of, without_own
 from kreplog.types import Node
+from tests.reference import Batch, Rec, encode
 
 OWN = TopicConfig(min_insync_replicas=2)
 """Of a topic that inherits nothing."""
@@ -40,7 +44,7 @@ def test_values_are_parsed_by_type() -> None:
         Change("cleanup.policy", "delete"),
         Change("compression.type", "gzip"),
     ]
-    assert changed(OWN, changes, 3) == TopicConfig(
+    assert changed(OWN, changes, NO_OWN_SETTINGS, 3) == TopicConfig(
         2, True, retention_ms=1000, message_timestamp_type="LogAppendTime", compression_type="gzip"
     )
 
@@ -48,14 +52,14 @@ def test_values_are_parsed_by_type() -> None:
 def test_a_deleted_setting_is_inherited() -> None:
     config = TopicConfig(3, retention_ms=5)
     changes = [Change("retention.ms", None, DELETE), Change("min.insync.replicas", "", DELETE)]
-    assert changed(config, changes, 3) == TopicConfig(inherited=("min_insync_replicas",))
-    with_default = changed(config, [Change("cleanup.policy", None, DELETE)], 3)
-    assert with_default == replace(config, inherited=("cleanup_policy",))
+    assert changed(config, changes, NO_OWN_SETTINGS, 3) == TopicConfig(inherited=("min_insync_replicas",))
+    compacting = replace(config, cleanup_policy="compact")
+    assert changed(compacting, [Change("cleanup.policy", None, DELETE)], NO_OWN_SETTINGS, 3) == config
 
 
 def test_a_new_topic_has_the_settings_of_its_own_that_are_given() -> None:
-    assert changed(NO_OWN_SETTINGS, [], 1) == NO_OWN_SETTINGS
-    given = changed(NO_OWN_SETTINGS, [Change("min.insync.replicas", "1")], 3)
+    assert changed(NO_OWN_SETTINGS, [], NO_OWN_SETTINGS, 1) == NO_OWN_SETTINGS
+    given = changed(NO_OWN_SETTINGS, [Change("min.insync.replicas", "1")], NO_OWN_SETTINGS, 3)
     assert given == replace(NO_OWN_SETTINGS, min_insync_replicas=1, inherited=INHERITED[1:])
 
 
@@ -104,13 +108,13 @@ def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> 
 )
 def test_wrong_settings_are_named(changes: list[Change], expected: str) -> None:
     with pytest.raises(InvalidSettingError) as refused:
-        changed(OWN, changes, 3)
+        changed(OWN, changes, NO_OWN_SETTINGS, 3)
     assert str(refused.value).startswith(expected)
 
 
 def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     changes = [Change("preallocate", "true"), Change("file.delete.delay.ms", "1000"), Change(THROTTLED, "*")]
-    config = changed(OWN, changes, 3)
+    config = changed(OWN, changes, NO_OWN_SETTINGS, 3)
     assert dict(config.unused) == {"preallocate": "true", "file.delete.delay.ms": "1000", THROTTLED: "*"}
     path = "/config/topics/t"
     assert decode_topic_config(path, Node(encode_topic_config(config), cast(Any, None))) == config
@@ -123,7 +127,7 @@ def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     assert (found["segment.jitter.ms"].value, found["segment.jitter.ms"].source) == (0, DEFAULT)
     assert {name for name, setting in found.items() if setting.documentation == NO_EFFECT} == set(UNUSED)
     deleted = [Change(name, None, DELETE) for name, _ in config.unused]
-    assert changed(config, deleted, 3) == OWN
+    assert changed(config, deleted, NO_OWN_SETTINGS, 3) == OWN
 
 
 def test_lists_are_appended_to_and_subtracted_from() -> None:
@@ -135,9 +139,9 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
         (SUBTRACT, "0:1, 9:9", "1:2,2:3"),
         (SUBTRACT, "1:2,2:3", ""),
     ):
-        config = changed(config, [Change(THROTTLED, items, operation)], 3)
+        config = changed(config, [Change(THROTTLED, items, operation)], NO_OWN_SETTINGS, 3)
         assert dict(config.unused)[THROTTLED] == expected
-    assert changed(OWN, [Change("cleanup.policy", "delete", APPEND)], 3) == OWN
+    assert changed(OWN, [Change("cleanup.policy", "delete", APPEND)], NO_OWN_SETTINGS, 3) == OWN
 
 
 def test_cleanup_policies() -> None:
@@ -148,9 +152,9 @@ def test_cleanup_policies() -> None:
         (SET, "compact, delete", "compact,delete"),
         (DELETE, None, "delete"),
     ):
-        config = changed(config, [Change("cleanup.policy", text, operation)], 3)
+        config = changed(config, [Change("cleanup.policy", text, operation)], NO_OWN_SETTINGS, 3)
         assert (config.cleanup_policy, config.compacts) == (expected, "compact" in expected)
-    config = changed(config, [Change("min.cleanable.dirty.ratio", "0.25")], 3)
+    config = changed(config, [Change("min.cleanable.dirty.ratio", "0.25")], NO_OWN_SETTINGS, 3)
     assert config.log_config(LogConfig()).min_cleanable_dirty_ratio == 0.25
 
 
@@ -164,11 +168,31 @@ def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
     assert decode_topic_config(path, Node(encode_topic_config(once), cast(Any, None))) == once
 
 
-def test_a_log_under_an_inherited_policy_accepts_what_an_earlier_default_has_compacted() -> None:
-    assert NO_OWN_SETTINGS.log_config(LogConfig()).offset_gaps
-    assert not TopicConfig().log_config(LogConfig()).offset_gaps
-    assert with_gaps_of(TopicConfig(), NO_OWN_SETTINGS).offset_gaps
-    assert not with_gaps_of(NO_OWN_SETTINGS, NO_OWN_SETTINGS).offset_gaps
+def test_a_topic_keeps_the_policy_that_its_broker_gave_it() -> None:
+    broker = load(GIVEN | {"log.cleanup.policy": "compact"}, None, {}).topic
+    none = without_own(broker)
+    assert none == replace(NO_OWN_SETTINGS, cleanup_policy="compact")
+    own = changed(none, [Change("cleanup.policy", "delete")], none, 1)
+    assert not own.compacts
+    assert changed(own, [Change("cleanup.policy", None, DELETE)], none, 1) == none
+    assert none.with_defaults(TopicConfig()).compacts and not own.with_defaults(broker).compacts
+    assert decode_topic_config("/config/topics/t", Node(encode_topic_config(none), cast(Any, None))) == none
+    found = {setting.name: setting for setting in described(own, DynamicSettings(load(GIVEN, None, {})))}
+    assert (found["cleanup.policy"].value, found["cleanup.policy"].source) == ("delete", DEFAULT)
+    found = {setting.name: setting for setting in described(none, DynamicSettings(load(GIVEN, None, {})))}
+    assert (found["cleanup.policy"].value, found["cleanup.policy"].source) == ("compact", TOPIC)
+
+
+def test_a_follower_of_a_topic_without_its_own_policy_refuses_a_gap(tmp_path: Path) -> None:
+    config = with_gaps_of(without_own(TopicConfig()), without_own(TopicConfig()))
+    first, third = (encode(Batch((Rec(offset, 5, b"k", b"v"),), offset)) for offset in (0, 2))
+    with Log.open(tmp_path / "t-0", config.log_config(LogConfig(replicated=True))) as log:
+        log.append_as_follower(first)
+        with pytest.raises(OffsetOutOfRangeError, match="the log ends at 1"):
+            log.append_as_follower(third)
+        log.configure(replace(config, offset_gaps=True).log_config(log.config))
+        log.append_as_follower(third)
+        assert log.log_end_offset == 3
 
 
 def test_described_settings_have_their_source() -> None:

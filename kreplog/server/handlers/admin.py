@@ -18,7 +18,6 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from kreplog.config import NO_OWN_SETTINGS
 from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, refused
 from kreplog.core.controller import admin_operations as operations
@@ -47,7 +46,7 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.topic_settings import changed
+from kreplog.server.topic_settings import changed, without_own
 from kreplog.types import NO_LEADER, BrokerRegistration, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code
@@ -283,7 +282,8 @@ class AdminHandlers:
         replicas = len(next(iter(assigned.values()), ()))
         try:
             given = [Change(setting.name, setting.value) for setting in topic.configs]
-            config = changed(NO_OWN_SETTINGS, given, replicas)
+            none = without_own(self._settings.topic)
+            config = changed(none, given, none, replicas)
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")

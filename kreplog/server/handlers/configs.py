@@ -31,7 +31,7 @@ from kreplog.server.handlers.admin import (
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
-from kreplog.server.topic_settings import changed, with_gaps_of
+from kreplog.server.topic_settings import changed, with_gaps_of, without_own
 from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -158,8 +158,9 @@ class ConfigHandlers:
             if keep:
                 raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
             before = replace(NO_OWN_SETTINGS, offset_gaps=True)
+        default = without_own(self._settings.static.topic)
         try:
-            config = changed(before if keep else NO_OWN_SETTINGS, changes, replicas)
+            config = changed(before if keep else default, changes, default, replicas)
             return with_gaps_of(config, before), node.stat.version
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error

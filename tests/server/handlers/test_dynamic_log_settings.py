@@ -39,8 +39,8 @@ class Case(NamedTuple):
     others: tuple[tuple[str, str], ...] = ()
 
 
-async def produce(client: Client, at: TopicPartition, age_ms: int = 0, key: bytes | None = b"k") -> Any:
-    record = Rec(0, int(time.time() * 1000) - age_ms, key, b"v" * 200)
+async def produce(client: Client, at: TopicPartition, age_ms: int = 0) -> Any:
+    record = Rec(0, int(time.time() * 1000) - age_ms, b"k", b"v" * 200)
     (response,) = (await client.produce(encode(Batch((record,))), at=at)).partitions
     return response
 
@@ -81,10 +81,6 @@ async def error_of_future(client: Client, at: TopicPartition) -> str:
     return str((await produce(client, at, age_ms=-100_000)).error.name)
 
 
-async def error_without_key(client: Client, at: TopicPartition) -> str:
-    return str((await produce(client, at, key=None)).error.name)
-
-
 async def has_append_time(client: Client, at: TopicPartition) -> bool:
     return bool((await produce(client, at)).log_append_time_ms >= 0)
 
@@ -118,7 +114,6 @@ CASES = {
     "log.message.timestamp.after.max.ms": Case(
         "50000", "message.timestamp.after.max.ms", NEVER, error_of_future, "INVALID_TIMESTAMP", "NONE"
     ),
-    "log.cleanup.policy": Case("compact", "cleanup.policy", "delete", error_without_key, "INVALID_RECORD", "NONE"),
     "compression.type": Case("gzip", "compression.type", "producer", codec, 1, 0),
     "log.flush.interval.messages": Case("1", "flush.messages", NEVER, fsynced, 1, 0),
     "log.cleaner.min.compaction.lag.ms": Case(
