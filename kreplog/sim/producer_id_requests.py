@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.core.broker.producer_ids import ProducerIds, refused
+from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
 from kreplog.core.transaction_messages import NO_PRODUCER_ID, EndTxnRequest, InitProducerIdRequest
 from kreplog.errors import CoordinationError
 from kreplog.sim.brokers.request_steps import carry_out
@@ -74,7 +74,7 @@ class VirtualProducerIds:
             if producer_id != NO_PRODUCER_ID:
                 serve(replace(request, new_producer_id=producer_id))
             else:
-                respond(refused(request))
+                respond(no_producer_id_response(request))
 
         self._next(has_id)
 

@@ -36,10 +36,9 @@ def test_a_client_requests_an_id_until_it_has_one() -> None:
         assert isinstance(effect, Call)
         assert isinstance(steps.send([response]), Sleep)
         effect = next(steps)
-    try:
+    with pytest.raises(StopIteration) as end:
         steps.send([0])
-    except StopIteration as end:
-        assert end.value == 0
+    assert end.value.value == 0
 
 
 def test_several_brokers_hand_out_ids_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

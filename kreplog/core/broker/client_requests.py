@@ -19,7 +19,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.partition import Partition
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, RecordTooLargeError
 from kreplog.types import TopicPartition
 
 TRANSACTION_ACKS = frozenset({-1})
@@ -51,8 +51,26 @@ def refused_produce(request: ProduceRequest) -> ProduceResponse | None:
     return None
 
 
-def is_bomb(compressed: int, inflated: int) -> bool:
-    """Whether the batches of a partition are refused for their decompressed size. Both in bytes."""
+def check_decompressed_size(
+    partition: TopicPartition, compressed: int, inflated: int, accepted: int, request_bytes: int
+) -> None:
+    """Check the size that a partition's batches in a Produce would have decompressed, before anything is decompressed.
+
+    compressed, inflated: bytes of its compressed batches, and their upper bound decompressed. accepted: decompressed
+    bytes of the request's other batches that have passed this check. request_bytes: size of the request. Raises
+    RecordTooLargeError. The simulator runs none of these rules: its batches are not compressed.
+    """
+    limit = max_inflated_bytes(request_bytes)
+    if exceeds_decompression_ratio(compressed, inflated) or accepted + inflated > limit:
+        raise RecordTooLargeError(
+            f"{partition}: {compressed} bytes of compressed batches expand to up to {inflated}, more than {MAX_RATIO} "
+            f"times their size or, with others of the request, than {limit}: send smaller batches",
+            partition=str(partition),
+        )
+
+
+def exceeds_decompression_ratio(compressed: int, inflated: int) -> bool:
+    """Whether the batches of a partition are too large decompressed for their compressed size. Both in bytes."""
     return inflated > max(ALWAYS_ALLOWED, MAX_RATIO * compressed)
 
 

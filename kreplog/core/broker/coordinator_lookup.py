@@ -25,12 +25,13 @@ RETRY_MS = 250
 
 
 class InternalTopic(NamedTuple):
-    """An internal topic as a broker creates it. factor: the setting that its replication factor is from."""
+    """An internal topic as a broker creates it. replication_factor_setting: the setting that gives its replication
+    factor."""
 
     name: str
     partitions: int
     replication_factor: int
-    factor: str
+    replication_factor_setting: str
     settings: Mapping[str, str]
 
 
@@ -59,10 +60,10 @@ def internal_topics(groups: GroupConfig, transactions: TransactionConfig) -> dic
 
 
 class CoordinatorFound(NamedTuple):
-    """The coordinator of a key. broker: its id, NO_LEADER if there is none now, for the reason `problem`."""
+    """The coordinator of a key. broker: its id, NO_LEADER if there is none now, for the reason in `error_message`."""
 
     broker: int
-    problem: str = ""
+    error_message: str = ""
 
 
 def find_coordinator(topic: str, key: str, leaders: Mapping[int, int], live: Container[int]) -> CoordinatorFound:
@@ -78,7 +79,8 @@ def find_coordinator(topic: str, key: str, leaders: Mapping[int, int], live: Con
 
 class InternalTopicCreation:
     """The creation of an internal topic by one broker: the outcome of a failed attempt counts for RETRY_MS, so that a
-    flood of requests does not become one of attempts."""
+    flood of requests does not become one of attempts. The simulator does not run it: the internal
+    topics come with a seed."""
 
     def __init__(self, topic: InternalTopic) -> None:
         self.topic = topic
@@ -91,7 +93,8 @@ class InternalTopicCreation:
 
     def failed(self, error: str, now_ms: int) -> str:
         """An attempt has failed. Returns the text for clients."""
-        name, factor, setting = self.topic.name, self.topic.replication_factor, self.topic.factor
-        self._failure = f"{name} cannot be created with {setting} = {factor}: {error}"
+        topic = self.topic
+        setting = f"{topic.replication_factor_setting} = {topic.replication_factor}"
+        self._failure = f"{topic.name} cannot be created with {setting}: {error}"
         self._failed_ms = now_ms
         return self._failure

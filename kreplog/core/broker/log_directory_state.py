@@ -39,11 +39,12 @@ class LogDirectoryState:
         if self.failed or is_exhaustion(error):
             return None
         self.failed = True
-        self.note_full(error)
+        self.note_if_disk_full(error)
         return [LogFailed(partition) for partition in replicas]
 
-    def note_full(self, error: BaseException) -> None:
-        """Something in this directory has failed."""
+    def note_if_disk_full(self, error: BaseException) -> None:
+        """Set `is_full` if an operation in this directory has failed for want of disk space or quota; the directory
+        stays online."""
         self.is_full = self.is_full or is_disk_full(error)
 
     def check_online(self, partition: TopicPartition, path: object) -> None:
@@ -70,7 +71,7 @@ class LogDirectoryState:
 
 def has_room(free_bytes: int, total_bytes: int) -> bool:
     """Whether a disk that was full has enough free for its logs to be opened again. free_bytes: for the broker's user;
-    total_bytes: of the file system."""
+    total_bytes: of the file system. The simulator does not run this rule: its disks do not fill."""
     return free_bytes >= min(MAX_REQUIRED_BYTES, MIN_FREE_SHARE * total_bytes)
 
 

@@ -71,7 +71,9 @@ def allocation(node: Node | None, first: int) -> StoreOperation:
     return SetData(nodes.PRODUCER_IDS, content, node.stat.version)
 
 
-def refused(request: InitProducerIdRequest | EndTxnRequest) -> InitProducerIdResponse | EndTxnResponse:
+def no_producer_id_response(
+    request: InitProducerIdRequest | EndTxnRequest,
+) -> InitProducerIdResponse | EndTxnResponse:
     """The response to a request that needs a new producer id when none can be allocated: its producer tries again."""
     response = EndTxnResponse if isinstance(request, EndTxnRequest) else InitProducerIdResponse
     return response(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kreplog.core import nodes
-from kreplog.core.broker.producer_ids import ProducerIds, refused
+from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import new_partitions
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
@@ -176,7 +176,7 @@ class AdminHandlers:
         try:
             new_id = await self._new_producer_id()
         except CoordinationError:
-            return refused(request)
+            return no_producer_id_response(request)
         return await self._coordinate(replace(request, new_producer_id=new_id))
 
     async def _new_producer_id(self) -> int:

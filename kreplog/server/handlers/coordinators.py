@@ -48,8 +48,11 @@ class CoordinatorHandlers:
             refused = _failure(ErrorCode.UNSUPPORTED_VERSION, "coordinators are those of groups and transactions")
             return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}
         failure = await self._create(key_type)
-        found = [{**(failure or self._coordinator(key_type, key)), "key": key} for key in keys]
-        return {**(failure or self._coordinator(key_type, single or "")), "coordinators": found}
+        if failure is not None:
+            return {**failure, "coordinators": [{**failure, "key": key} for key in keys]}
+        leaders, brokers = self._leaders(key_type), self._brokers()
+        found = [{**self._coordinator(key_type, key, leaders, brokers), "key": key} for key in keys]
+        return {**self._coordinator(key_type, single or "", leaders, brokers), "coordinators": found}
 
     async def create_offsets_topic(self) -> None:
         """Create `__consumer_offsets` if it does not exist; a failure is logged."""
@@ -75,13 +78,17 @@ class CoordinatorHandlers:
                     _log.warning("%s", problem)
         return None if problem is None else _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
 
-    def _coordinator(self, key_type: int, key: str) -> Fields:
-        topic = self._creations[key_type].topic.name
-        view, brokers = self._topics.get(topic), self._brokers()
-        leaders = {} if view is None else {number: each.state.leader for number, each in view.partitions.items()}
-        found = find_coordinator(topic, key, leaders, brokers)
-        if found.problem:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, found.problem)
+    def _leaders(self, key_type: int) -> dict[int, int]:
+        """Leaders of the internal topic's partitions, by number; none while its metadata are not here."""
+        view = self._topics.get(self._creations[key_type].topic.name)
+        return {} if view is None else {number: each.state.leader for number, each in view.partitions.items()}
+
+    def _coordinator(
+        self, key_type: int, key: str, leaders: Mapping[int, int], brokers: Mapping[int, BrokerRegistration]
+    ) -> Fields:
+        found = find_coordinator(self._creations[key_type].topic.name, key, leaders, brokers)
+        if found.error_message:
+            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, found.error_message)
         broker = brokers[found.broker]
         return {
             "error_code": 0,

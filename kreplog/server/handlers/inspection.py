@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kreplog.config import LogConfig
-from kreplog.core.broker.client_requests import MAX_RATIO, is_bomb, max_inflated_bytes
+from kreplog.core.broker.client_requests import check_decompressed_size
 from kreplog.core.messages import PartitionState, ProducePartition, ProduceRequest
-from kreplog.errors import KreplogError, RecordTooLargeError
+from kreplog.errors import KreplogError
 from kreplog.managed_log import InspectedBatches, has_other_codec, inflated_sizes, recompressed
 from kreplog.types import TopicPartition
 
@@ -26,20 +26,14 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
     """Errors of corrupt and oversized batches, by index in request.partitions; None if nothing has to go to a thread.
 
     frame_bytes: size of the request. Only batch and block headers are read."""
-    total, refused = 0, {}
-    limit = max_inflated_bytes(frame_bytes)
+    total = 0
+    refused: dict[int, KreplogError] = {}
     for index, produced in enumerate(request.partitions):
         try:
             compressed, inflated = inflated_sizes(produced.records) if len(produced.records) else (0, 0)
+            check_decompressed_size(produced.partition, compressed, inflated, total, frame_bytes)
         except KreplogError as error:
             refused[index] = error
-            continue
-        if is_bomb(compressed, inflated) or total + inflated > limit:
-            refused[index] = RecordTooLargeError(
-                f"{produced.partition}: {compressed} bytes of compressed batches expand to up to {inflated}, more than "
-                f"{MAX_RATIO} times their size or, with others of the request, than {limit}: send smaller batches",
-                partition=str(produced.partition),
-            )
         else:
             total += inflated
     return refused if refused or total > INLINE_INFLATED else None

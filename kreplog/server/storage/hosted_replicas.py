@@ -193,7 +193,7 @@ class HostedReplicas:
             folder = directory.make(partition, topic_id)
             replica = Replica(directory, topic_id, ManagedLog.open(folder, self.config))
         except BaseException as error:  # a half made directory must not be found by the next start
-            directory.note_full(error)
+            directory.note_if_disk_full(error)
             with suppress(StorageError):
                 self.background.run_in_thread(directory.remove, directory.mark_deleted(partition))
             raise

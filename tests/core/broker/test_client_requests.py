@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.broker.client_requests import (
-    is_bomb,
+    check_decompressed_size,
+    exceeds_decompression_ratio,
     is_forged,
     max_inflated_bytes,
     refused_produce,
@@ -21,7 +22,7 @@ from kreplog.core.messages import (
     TransactionalProduce,
 )
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, RecordTooLargeError
 from kreplog.types import TopicPartition
 from tests.core.shell import TP, Shell
 
@@ -70,10 +71,20 @@ def test_a_topic_is_named_by_the_metadata_or_by_a_replica_here() -> None:
 
 def test_batches_that_expand_to_more_than_256_times_their_size_and_8_mib_are_refused() -> None:
     mib = 1 << 20
-    assert [is_bomb(1, size) for size in (8 * mib, 8 * mib + 1)] == [False, True]
-    assert [is_bomb(mib, size) for size in (256 * mib, 256 * mib + 1)] == [False, True]
+    assert [exceeds_decompression_ratio(1, size) for size in (8 * mib, 8 * mib + 1)] == [False, True]
+    assert [exceeds_decompression_ratio(mib, size) for size in (256 * mib, 256 * mib + 1)] == [False, True]
 
 
 def test_a_request_may_expand_to_64_mib_or_to_16_times_its_size() -> None:
     mib = 1 << 20
     assert [max_inflated_bytes(size) for size in (1, 4 * mib, 5 * mib)] == [64 * mib, 64 * mib, 80 * mib]
+
+
+def test_batches_are_too_large_by_their_ratio_or_with_others_of_the_request() -> None:
+    mib = 1 << 20
+    check_decompressed_size(TP, mib, 4 * mib, 60 * mib, 1)
+    check_decompressed_size(TP, mib, 4 * mib, 76 * mib, 5 * mib)
+    for compressed, inflated, accepted in ((1, 8 * mib + 1, 0), (mib, 4 * mib, 60 * mib + 1)):
+        with pytest.raises(RecordTooLargeError, match="send smaller batches") as caught:
+            check_decompressed_size(TP, compressed, inflated, accepted, 1)
+        assert caught.value.partition == str(TP)

@@ -97,8 +97,8 @@ def test_a_directory_that_fails_for_want_of_space_is_full_and_another_is_not() -
 
 def test_a_directory_in_which_a_replica_finds_no_space_is_full_before_it_fails() -> None:
     directory = LogDirectoryState()
-    directory.note_full(OSError(errno.ENOSPC, "No space left on device"))
-    directory.note_full(OSError(errno.EIO, "Input/output error"))
+    directory.note_if_disk_full(OSError(errno.ENOSPC, "No space left on device"))
+    directory.note_if_disk_full(OSError(errno.EIO, "Input/output error"))
     assert (directory.failed, directory.is_full) == (False, True)
 
 

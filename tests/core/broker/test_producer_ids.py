@@ -8,7 +8,7 @@ import pytest
 
 from kreplog.coord.memory import MemoryStore
 from kreplog.core import nodes
-from kreplog.core.broker.producer_ids import ATTEMPTS, LAST_PRODUCER_ID, ProducerIds, refused
+from kreplog.core.broker.producer_ids import ATTEMPTS, LAST_PRODUCER_ID, ProducerIds, no_producer_id_response
 from kreplog.core.effects import GetNodes, Steps
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
@@ -109,5 +109,5 @@ def test_an_unreadable_node_is_named() -> None:
 
 def test_a_request_that_gets_no_id_is_to_be_repeated() -> None:
     error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert refused(InitProducerIdRequest("id", 1000, NO_PRODUCER_ID)) == InitProducerIdResponse(error)
-    assert refused(EndTxnRequest("id", 1, 2, True)) == EndTxnResponse(error)
+    assert no_producer_id_response(InitProducerIdRequest("id", 1000, NO_PRODUCER_ID)) == InitProducerIdResponse(error)
+    assert no_producer_id_response(EndTxnRequest("id", 1, 2, True)) == EndTxnResponse(error)

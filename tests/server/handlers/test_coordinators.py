@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.core.broker import coordinator_lookup
-from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.errors import ErrorCode
 from kreplog.server.handlers.admin import AdminHandlers
+from kreplog.server.handlers.coordinators import CoordinatorHandlers
+from kreplog.server.handlers.topics import TopicViews
+from kreplog.types import BrokerRegistration
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, until_controlled
 from tests.server.test_broker import Client, with_broker
@@ -40,6 +46,32 @@ def test_one_broker_with_a_factor_of_one_coordinates(tmp_path: Path) -> None:
         assert await partitions(client) == 3
 
     with_broker(tmp_path, work, offsets_topic_num_partitions=3, offsets_topic_replication_factor=1)
+
+
+def test_many_keys_of_a_request_are_looked_up_in_the_same_leaders() -> None:
+    """FindCoordinator v4, KIP-699. The internal topic has 50 partitions by default: their leaders are listed once."""
+    listed = []
+
+    class Partitions(dict[int, Any]):
+        def items(self) -> Any:
+            listed.append(self)
+            return super().items()
+
+    state = {number: SimpleNamespace(state=SimpleNamespace(leader=number)) for number in range(3)}
+    topics = SimpleNamespace(get=lambda name: SimpleNamespace(name=name, partitions=Partitions(state)))
+    live = {number: BrokerRegistration(number, 1, f"host{number}", 9092) for number in range(2)}
+    handlers = CoordinatorHandlers(
+        cast(AdminHandlers, None), cast(TopicViews, topics), lambda: live, GroupConfig(), TransactionConfig()
+    )
+    keys = [f"group {number}" for number in range(20)]
+    response = asyncio.run(handlers.find(SimpleNamespace(key_type=0, coordinator_keys=keys)))
+    assert [found["key"] for found in response["coordinators"]] == keys
+    leaders = [partition_of_group(key, 3) for key in keys]
+    assert set(leaders) == {0, 1, 2}
+    assert [found["node_id"] for found in response["coordinators"]] == [
+        leader if leader in live else -1 for leader in leaders
+    ]
+    assert len(listed) == 1
 
 
 def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
