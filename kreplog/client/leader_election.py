@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, raise_for_error
 from kreplog.client.reassignment import by_topic
+from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
 _PREFERRED = 0
-_ELECTION_NOT_NEEDED = 84
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ def elect_preferred_leaders(admin: AdminClient, partitions: Iterable[TopicPartit
         for result in topic.partition_result:
             partition = TopicPartition(topic.topic, result.partition_id)
             try:
-                if result.error_code != _ELECTION_NOT_NEEDED:
+                if result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
                     raise_for_error("partition", str(partition), result)
                     found.elected.append(partition)
             except TopicRequestError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kreplog.core import nodes
 from kreplog.core.controller import election_policies
@@ -11,8 +12,31 @@ from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
-from kreplog.errors import CoordinationError
+from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import TopicPartition
+
+
+class Leadership(NamedTuple):
+    """The leader of a partition, NO_LEADER for none, and its preferred leader: ids of brokers."""
+
+    leader: int
+    preferred: int
+
+    @property
+    def is_preferred(self) -> bool:
+        return self.leader == self.preferred
+
+
+def election_error(before: Leadership | None, after: Leadership | None) -> ErrorCode:
+    """The error code of a preferred leader election, of the leadership before and after it; None: there is no such
+    partition. The simulator does not run this rule: its operators write the request into the store and get no response.
+    Source: Kafka, ElectLeaders (KIP-460)."""
+    if before is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if before.is_preferred:
+        return ErrorCode.ELECTION_NOT_NEEDED
+    elected = after is not None and after.is_preferred
+    return ErrorCode.NONE if elected else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
 class PreferredElections:

@@ -24,6 +24,7 @@ from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import new_partitions
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
+from kreplog.core.controller.preferred_elections import Leadership, election_error
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
@@ -57,8 +58,7 @@ _log = logging.getLogger("kreplog.server")
 ATTEMPTS = 5
 RETRY_S = 0.05
 INVALID_CONFIG = 40
-ELECTION_NOT_NEEDED = 84
-"""Error codes of Kafka that only admin requests use."""
+"""Error code of Kafka that only admin requests use."""
 
 Fields = dict[str, Any]
 K = TypeVar("K", bound=Hashable)
@@ -437,11 +437,11 @@ class AdminHandlers:
                 (topic_partition.topic, topic_partition.partitions) for topic_partition in request.topic_partitions
             )
         before = {
-            TopicPartition(topic, number): self._leadership(topic, number)
+            partition: self._leadership(partition)
             for topic, numbers in requested.items()
-            for number in numbers
+            for partition in (TopicPartition(topic, number) for number in numbers)
         }
-        needed = [partition for partition, found in before.items() if found is not None and found[0] != found[1]]
+        needed = [partition for partition, found in before.items() if found is not None and not found.is_preferred]
         if needed:
             try:
                 await self._retrying(lambda: self._store.multi(operations.preferred_election_operations(needed)))
@@ -452,32 +452,26 @@ class AdminHandlers:
             )
         results: list[Fields] = []
         for topic, numbers in requested.items():
-            codes = [(number, self._elected(TopicPartition(topic, number), before)) for number in numbers]
+            codes = [
+                (partition.partition, election_error(before[partition], self._leadership(partition)))
+                for partition in (TopicPartition(topic, number) for number in numbers)
+            ]
             if request.topic_partitions is None:
-                codes = [(number, code) for number, code in codes if code != ELECTION_NOT_NEEDED]
+                codes = [(number, code) for number, code in codes if code is not ErrorCode.ELECTION_NOT_NEEDED]
             partitions = [{"partition_id": number, "error_code": code, "error_message": None} for number, code in codes]
             if partitions:
                 results.append({"topic": topic, "partition_result": partitions})
         return {"error_code": 0, "replica_election_results": results}
 
-    def _elected(self, partition: TopicPartition, before: Mapping[TopicPartition, tuple[int, int] | None]) -> int:
-        """Error code of an election. before: `_leadership` of each partition before it."""
-        was = before[partition]
-        if was is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if was[0] == was[1]:
-            return ELECTION_NOT_NEEDED
-        return ErrorCode.NONE if self._is_preferred(partition) else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-
-    def _leadership(self, topic: str, number: int) -> tuple[int, int] | None:
-        """(leader, preferred leader) of a partition, None if it does not exist."""
-        view = self._topics.get(topic)
-        state = None if view is None else view.partitions.get(number)
-        return None if state is None else (state.state.leader, state.replicas[0])
+    def _leadership(self, partition: TopicPartition) -> Leadership | None:
+        """By this broker's metadata; None if there is no such partition."""
+        view = self._topics.get(partition.topic)
+        state = None if view is None else view.partitions.get(partition.partition)
+        return None if state is None else Leadership(state.state.leader, state.replicas[0])
 
     def _is_preferred(self, partition: TopicPartition) -> bool:
-        found = self._leadership(partition.topic, partition.partition)
-        return found is not None and found[0] == found[1]
+        found = self._leadership(partition)
+        return found is not None and found.is_preferred
 
     # Helpers
 
