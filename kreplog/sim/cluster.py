@@ -28,8 +28,10 @@ from kreplog.sim.brokers.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.checks.config_checker import UnreadableConfigs
+from kreplog.sim.checks.producer_id_checker import ProducerIdChecker
 from kreplog.sim.clients import group_client, transaction_client, workload
 from kreplog.sim.clients.intruder import intruder
+from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
 from kreplog.sim.clients.session_consumer import session_consumer
 from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
@@ -39,7 +41,6 @@ from kreplog.sim.machines.network import CLIENTS, Network
 from kreplog.sim.machines.partition_model import PartitionModel
 from kreplog.sim.machines.scheduler import MS, Scheduler
 from kreplog.sim.machines.store import StoreServer
-from kreplog.sim.producer_id_requests import REQUESTERS, ProducerIdChecker, id_requester, new_producer_id
 from kreplog.sim.topic_creation import WANTED, AutomaticCreationChecker, topic_user
 from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition

@@ -36,12 +36,13 @@ from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner, LocalReply
 from kreplog.sim.brokers.incoming_requests import IncomingRequests
 from kreplog.sim.brokers.marker_requests import VirtualMarkerSender
 from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
+from kreplog.sim.brokers.producer_id_requests import VirtualProducerIds
 from kreplog.sim.brokers.virtual_log_directory import VirtualLogDirectory
+from kreplog.sim.clients.producer_id_client import ProducerIdRequest
 from kreplog.sim.machines.disk import Disk
 from kreplog.sim.machines.network import CLIENTS, Fate, HeldConnection
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import VirtualStoreLink
-from kreplog.sim.producer_id_requests import ProducerIdRequest, VirtualProducerIds
 from kreplog.sim.topic_creation import TopicMetadataRequest, VirtualAutomaticTopics
 from kreplog.types import BrokerRegistration, EpochEndOffset
 

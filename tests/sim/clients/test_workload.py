@@ -14,9 +14,9 @@ import pytest
 from kreplog.core import messages as m
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.sim.clients import workload
+from kreplog.sim.clients.producer_id_client import new_producer_id
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Read, Unknown, Watermark
 from kreplog.sim.machines.disk import Disks
-from kreplog.sim.producer_id_requests import new_producer_id
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -1,16 +1,14 @@
-"""Producer ids in the simulator: the brokers' part, the clients' requests, the checker.
+"""A simulated broker's producer ids.
 
-In one of 16 seeds brokers allocate blocks of few ids in the store, several at once since some clients request nothing
-but ids, and lose its responses. In the others the ids are numbers that nobody has.
-
-producer id twice   a broker hands out an id that it or another one has handed out
+In one of 16 seeds brokers allocate blocks of few ids in the store, several at once, and lose its responses. In the
+others the ids are numbers that nobody has.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +16,12 @@ from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_respons
 from kreplog.core.transaction_messages import NO_PRODUCER_ID, EndTxnRequest, InitProducerIdRequest
 from kreplog.errors import CoordinationError
 from kreplog.sim.brokers.request_steps import carry_out
-from kreplog.sim.clients.workload import Call, Client, ClientContext, ClientEffect, ClientMetadata, Sleep
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
 
 BLOCK = 2
 """Ids of a block."""
-
-REQUESTERS = 3
-"""Clients that request ids only."""
-
-PAUSE_MS = 40
-"""Maximum between two requests of such a client."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdRequest:
-    """InitProducerId of a producer without transactional id. The response is its id, NO_PRODUCER_ID for an error."""
-
-
-class ProducerIdChecker:
-    """Judges the ids that brokers hand out. violate: called with the kind of a violation and its text."""
-
-    def __init__(self, violate: Callable[[str, str], None]) -> None:
-        self._violate = violate
-        self._owners: dict[int, int] = {}
-
-    def given(self, broker: int, producer_id: int) -> None:
-        if producer_id in self._owners:
-            text = f"broker {broker} hands out producer id {producer_id}, as broker {self._owners[producer_id]} has"
-            self._violate("producer id twice", text)
-        self._owners[producer_id] = broker
 
 
 class VirtualProducerIds:
@@ -106,23 +78,3 @@ class VirtualProducerIds:
         if self._waiting:
             self._begin()
         then(producer_id)
-
-
-def new_producer_id(ids: Iterator[int] | None, metadata: ClientMetadata) -> Generator[ClientEffect, Any, int]:
-    """The id of a new producer: from any broker, or the next of `ids`."""
-    if ids is not None:
-        return next(ids)
-    while True:
-        broker = metadata.random.choice(metadata.brokers)
-        (producer_id,) = yield Call(broker, (ProducerIdRequest(),), metadata.settings.request_ms)
-        if producer_id is not None and producer_id != NO_PRODUCER_ID:
-            return int(producer_id)
-        yield Sleep(metadata.settings.backoff_ms)
-
-
-def id_requester(context: ClientContext) -> Client:
-    """Request producer ids until the switch is off."""
-    metadata = ClientMetadata(context)
-    while not context.switch.off:
-        yield from new_producer_id(None, metadata)
-        yield Sleep(context.random.randint(0, PAUSE_MS))
