@@ -21,6 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from kreplog.config import INHERITED, RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
+from kreplog.core.setting_values import config_value
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -261,8 +262,8 @@ def _broker_settings() -> str:
     documented = (
         (settings._OWN, described(settings.BrokerSettings.__doc__ or "")),
         (settings._REPLICATION, described(ReplicationConfig.__doc__ or "")),
-        (settings._TOPIC, described(TopicConfig.__doc__ or "")),
-        (settings._LOG, described(LogConfig.__doc__ or "")),
+        (settings.OF_TOPICS, described(TopicConfig.__doc__ or "")),
+        (settings.OF_LOGS, described(LogConfig.__doc__ or "")),
         (settings._GROUPS, described(GroupConfig.__doc__ or "")),
         (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
     )
@@ -275,7 +276,7 @@ def _broker_settings() -> str:
             continue
         names, texts = next((names, texts) for names, texts in documented if name in names)
         kind, allowed = _allowed(setting.parse)
-        topic = of_topic.get(names[name]) if names in (settings._TOPIC, settings._LOG) else None
+        topic = of_topic.get(names[name]) if names in (settings.OF_TOPICS, settings.OF_LOGS) else None
         takes_effect = _broker_takes_effect(name, topic)
         meaning = _meaning(texts, names[name])
         cells = (f"`{name}`", kind, allowed, default_of(name), _unit(name), takes_effect, _of_kafka(name), meaning)
@@ -299,16 +300,15 @@ def _broker_takes_effect(name: str, topic: str | None) -> str:
 
 def _topic_settings() -> str:
     of_topic, of_log = described(TopicConfig.__doc__ or ""), described(LogConfig.__doc__ or "")
-    broker_names = {field: name for name, field in (settings._LOG | settings._TOPIC).items()}
     config, log = TopicConfig(), LogConfig()
     rows: list[tuple[object, ...]] = []
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
-        of_broker = broker_names.get(field, name)
+        of_broker = topic_settings.BROKER_NAMES[field]
         whose = "the cluster's" if field in INHERITED else "the broker's"
         default = f"{whose} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         like = log if own is None else config
-        kind, allowed = _allowed(partial(settings.config_value, like, field))
+        kind, allowed = _allowed(partial(config_value, like, field))
         meaning = _meaning(of_log if own is None else of_topic, field)
         takes_effect = TOPIC_TAKES_EFFECT[name]
         rows.append((f"`{name}`", kind, allowed, default, _unit(name), takes_effect, _of_kafka(name), meaning))

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kreplog.config import RANGES, SETTINGS_OF_TOPICS
+from kreplog.config import SETTINGS_OF_TOPICS, ReplicationConfig
 from kreplog.core.messages import BrokerConfigs, Configs
+from kreplog.core.setting_values import config_value
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 """Sources of a value in DescribeConfigs."""
@@ -98,9 +99,10 @@ def changes_logs(before: BrokerConfigs, after: BrokerConfigs) -> bool:
 
 def num_replica_fetchers(configs: BrokerConfigs, static: int) -> int:
     """Fetchers for each leader; the static number where the dynamic one is not allowed, as in a newer version."""
-    text = effective(configs).get(NUM_REPLICA_FETCHERS, "")
-    low, high = RANGES["num_replica_fetchers"]
-    return int(text) if text.isascii() and text.isdigit() and low <= int(text) <= high else static
+    try:
+        return int(config_value(ReplicationConfig(), "num_replica_fetchers", effective(configs)[NUM_REPLICA_FETCHERS]))
+    except (KeyError, ValueError):
+        return static
 
 
 def resource_error(name: str, broker_id: int) -> str | None:

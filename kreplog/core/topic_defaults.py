@@ -12,11 +12,10 @@ Source: Kafka's ServerTopicConfigSynonyms; KIP-966 for min.insync.replicas, whic
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from kreplog.config import SETTINGS_OF_TOPICS, TopicConfig
 from kreplog.core.messages import Configs
-from kreplog.errors import UsageError
+from kreplog.core.setting_values import config_value
 
 
 def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
@@ -27,14 +26,7 @@ def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
         if field is None:
             continue
         try:
-            static = replace(static, **{field: _value(getattr(static, field), text)})
-        except (UsageError, ValueError):
+            static = replace(static, **{field: config_value(static, field, text)})
+        except ValueError:
             continue
     return static
-
-
-def _value(like: bool | int | str, text: str) -> Any:
-    """Raises ValueError."""
-    if isinstance(like, bool):
-        return {"true": True, "false": False}.get(text, text)
-    return int(text) if isinstance(like, int) else text

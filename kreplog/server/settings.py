@@ -7,7 +7,6 @@ lists are comma-separated. All settings are checked before a broker starts.
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import sys
 import tomllib
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import (
-    RANGES,
     SETTINGS_OF_TOPICS,
     GroupConfig,
     LogConfig,
@@ -27,6 +25,7 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
+from kreplog.core.setting_values import boolean, config_value, integer, nonempty_text, number, share
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -192,8 +191,8 @@ def check(
         unused=tuple((name, complete[name]) for name in UNUSED),
         given=frozenset(values),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
-        topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
-        log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
+        topic=TopicConfig(**{field: complete[name] for name, field in OF_TOPICS.items()}),
+        log=LogConfig(replicated=True, **{field: complete[name] for name, field in OF_LOGS.items()}),
         groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
         transactions=TransactionConfig(**{field: complete[name] for name, field in _TRANSACTIONS.items()}),
     )
@@ -293,8 +292,8 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
     for names, config in (
         (_OWN, settings),
         (_REPLICATION, settings.replication),
-        (_TOPIC, settings.topic),
-        (_LOG, settings.log),
+        (OF_TOPICS, settings.topic),
+        (OF_LOGS, settings.log),
         (_GROUPS, settings.groups),
         (_TRANSACTIONS, settings.transactions),
     ):
@@ -327,80 +326,19 @@ def replaced(settings: BrokerSettings, values: Mapping[str, Any]) -> BrokerSetti
         settings,
         **of(_OWN),
         replication=replace(settings.replication, **of(_REPLICATION)),
-        topic=replace(settings.topic, **of(_TOPIC)),
-        log=replace(settings.log, **of(_LOG)),
+        topic=replace(settings.topic, **of(OF_TOPICS)),
+        log=replace(settings.log, **of(OF_LOGS)),
     )
 
 
 # Values
 
 
-def config_value(config: Any, field: str, value: Any) -> Any:
-    """The value for a field of a config like `config`, from `value`: of the field's type, or text.
-
-    Raises ValueError with the allowed values.
-    """
-    like = getattr(config, field)
-    parse: Callable[[Any], Any] = _text
-    if isinstance(like, bool | int | float):
-        parse = _boolean if isinstance(like, bool) else _share if isinstance(like, float) else _integer(*RANGES[field])
-    found = parse(value)
-    try:
-        replace(config, **{field: found})
-    except UsageError as error:
-        raise ValueError(str(error).rpartition(": ")[2]) from error
-    return found
-
-
-def value_like(default: bool | int, value: Any) -> bool | int:
-    """A value of the kind of `default`: true or false, or an integer from 0 on. Raises ValueError with the allowed
-    values."""
-    return _boolean(value) if isinstance(default, bool) else _integer(0, 2**63 - 1)(value)
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        try:
-            number = int(value, 10) if isinstance(value, str) else value
-        except ValueError:
-            number = None
-        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
-            raise ValueError(f"must be an integer from {low} to {high}")
-        return number
-
-    return parse
-
-
-def _share(value: Any) -> float:
-    return _number(0, 1)(value)
-
-
-def _number(low: float, high: float) -> Callable[[Any], float]:
-    def parse(value: Any) -> float:
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (ValueError, TypeError):
-            number = math.nan
-        if not low <= number <= high:
-            raise ValueError(f"must be a number from {low} to {high}")
-        return number
-
-    return parse
-
-
 def _replication_factor(value: Any) -> int:
-    factor = _integer(-1, 32767)(value)
+    factor = integer(-1, 32767)(value)
     if factor == 0:
         raise ValueError("must be an integer from 1 to 32767, or -1")
     return factor
-
-
-def _boolean(value: Any) -> bool:
-    if value in (True, False):
-        return bool(value)
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError("must be true or false")
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
@@ -410,12 +348,6 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
         return str(value)
 
     return parse
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a text that is not empty")
-    return value
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -506,10 +438,10 @@ UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.
 """Settings that are accepted and without effect, and Kafka's defaults."""
 
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = SETTINGS_OF_TOPICS | {"log.cleanup.policy": "cleanup_policy"}
+OF_TOPICS = SETTINGS_OF_TOPICS | {"log.cleanup.policy": "cleanup_policy"}
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
-_LOG = {
+OF_LOGS = {
     "log.retention.ms": "retention_ms",
     "log.retention.bytes": "retention_bytes",
     "log.segment.bytes": "segment_bytes",
@@ -538,47 +470,47 @@ def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
 
 
 SETTINGS: dict[str, _Setting] = {
-    "broker.id": _Setting(_integer(0, _MAX_INT32), _REQUIRED),
+    "broker.id": _Setting(integer(0, _MAX_INT32), _REQUIRED),
     "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),  # and a unix socket, see _socket_in
     "advertised.listeners": _Setting(_address, None),
     "inter.broker.listener": _Setting(_internal, None),  # a unix socket, see _internal_socket
-    "inter.broker.key.file": _Setting(_text, None),
+    "inter.broker.key.file": _Setting(nonempty_text, None),
     "log.dirs": _Setting(_texts, _REQUIRED),
     "coordination": _Setting(_coordination, _REQUIRED),
-    "broker.rack": _Setting(_text, None),
-    "allow.remote": _Setting(_boolean, False),
-    "broker.session.timeout.ms": _Setting(_integer(100, 3_600_000), 9000),
-    "socket.request.max.bytes": _Setting(_integer(1024, _MAX_INT32), 100 << 20),
-    "max.in.flight.requests.per.connection": _Setting(_integer(1, 100_000), 100),
-    "queued.max.bytes.per.connection": _Setting(_integer(1024, 2**40), 64 << 20),
-    "queued.max.request.bytes": _Setting(_integer(1 << 20, 2**40), 256 << 20),
-    "max.connections": _Setting(_integer(1, _MAX_INT32), 10_000),
-    "max.partitions": _Setting(_integer(1, _MAX_INT32), 200_000),
-    "max.broker.partitions": _Setting(_integer(1, _MAX_INT32), 50_000),
-    "auto.create.topics.enable": _Setting(_boolean, True),
-    "num.partitions": _Setting(_integer(1, 10_000), 1),
+    "broker.rack": _Setting(nonempty_text, None),
+    "allow.remote": _Setting(boolean, False),
+    "broker.session.timeout.ms": _Setting(integer(100, 3_600_000), 9000),
+    "socket.request.max.bytes": _Setting(integer(1024, _MAX_INT32), 100 << 20),
+    "max.in.flight.requests.per.connection": _Setting(integer(1, 100_000), 100),
+    "queued.max.bytes.per.connection": _Setting(integer(1024, 2**40), 64 << 20),
+    "queued.max.request.bytes": _Setting(integer(1 << 20, 2**40), 256 << 20),
+    "max.connections": _Setting(integer(1, _MAX_INT32), 10_000),
+    "max.partitions": _Setting(integer(1, _MAX_INT32), 200_000),
+    "max.broker.partitions": _Setting(integer(1, _MAX_INT32), 50_000),
+    "auto.create.topics.enable": _Setting(boolean, True),
+    "num.partitions": _Setting(integer(1, 10_000), 1),
     "default.replication.factor": _Setting(_replication_factor, -1),
-    "connections.max.idle.ms": _Setting(_integer(10, 2**40), 600_000),
+    "connections.max.idle.ms": _Setting(integer(10, 2**40), 600_000),
     "metrics.listener": _Setting(_address, None),
     "server.log.format": _Setting(_one_of("json", "text"), "json"),
     "server.log.level": _Setting(_one_of("debug", "info", "warning", "error"), "info"),
-    "server.log.max.bytes": _Setting(_integer(64 << 10, 2**40), 64 << 20),
-    "server.log.backups": _Setting(_integer(1, 1000), 4),
-    "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
-    "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
-    "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
-    "producer.id.expiration.check.interval.ms": _Setting(_integer(10, 86_400_000), 600_000),
-    "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), DEFAULT_RETENTION_MS),
-    "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
-    "log.cleaner.enable": _Setting(_boolean, True),
-    "log.cleaner.threads": _Setting(_integer(1, MAX_CLEANER_THREADS), 1),
-    "log.cleaner.backoff.ms": _Setting(_integer(0, 86_400_000), 15_000),
-    "log.cleaner.io.max.bytes.per.second": _Setting(_number(1, sys.float_info.max), None),
-    "log.cleaner.io.buffer.size": _Setting(_integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
-    "log.cleaner.io.buffer.load.factor": _Setting(_share, UNUSED["log.cleaner.io.buffer.load.factor"]),
+    "server.log.max.bytes": _Setting(integer(64 << 10, 2**40), 64 << 20),
+    "server.log.backups": _Setting(integer(1, 1000), 4),
+    "num.recovery.threads.per.data.dir": _Setting(integer(1, 256), 2),
+    "log.flush.offset.checkpoint.interval.ms": _Setting(integer(10, 3_600_000), 5000),
+    "log.retention.check.interval.ms": _Setting(integer(10, 86_400_000), 300_000),
+    "producer.id.expiration.check.interval.ms": _Setting(integer(10, 86_400_000), 600_000),
+    "log.stray.retention.ms": _Setting(integer(-1, 2**63 - 1), DEFAULT_RETENTION_MS),
+    "controlled.shutdown.max.wait.ms": _Setting(integer(0, 600_000), 10_000),
+    "log.cleaner.enable": _Setting(boolean, True),
+    "log.cleaner.threads": _Setting(integer(1, MAX_CLEANER_THREADS), 1),
+    "log.cleaner.backoff.ms": _Setting(integer(0, 86_400_000), 15_000),
+    "log.cleaner.io.max.bytes.per.second": _Setting(number(1, sys.float_info.max), None),
+    "log.cleaner.io.buffer.size": _Setting(integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
+    "log.cleaner.io.buffer.load.factor": _Setting(share, UNUSED["log.cleaner.io.buffer.load.factor"]),
     **_of_config(_REPLICATION, ReplicationConfig()),
-    **_of_config(_TOPIC, TopicConfig()),
-    **_of_config(_LOG, LogConfig()),
+    **_of_config(OF_TOPICS, TopicConfig()),
+    **_of_config(OF_LOGS, LogConfig()),
     **_of_config(_GROUPS, GroupConfig()),
     **_of_config(_TRANSACTIONS, TransactionConfig()),
 }

@@ -17,14 +17,16 @@ from kreplog.core.dynamic_configs import (
     DEFAULT,
     DELETE,
     SET,
+    STATIC,
     SUBTRACT,
     TOPIC,
     Change,
     InvalidSettingError,
     Synonym,
 )
+from kreplog.core.setting_values import config_value, value_like
 from kreplog.server.dynamic_settings import DynamicSettings
-from kreplog.server.settings import config_value, value_like
+from kreplog.server.settings import OF_LOGS, OF_TOPICS
 
 NAMES = {
     field.replace("_", "."): field
@@ -52,18 +54,8 @@ MAX_LIST_CHARACTERS = 100_000
 
 _REPLICAS = re.compile(r"\*|none|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
 
-_LOG_NAMES = {
-    "segment_ms": "log.roll.ms",
-    "max_message_bytes": "message.max.bytes",
-    "cleanup_policy": "log.cleanup.policy",
-    "flush_ms": "log.flush.interval.ms",
-    "flush_messages": "log.flush.interval.messages",
-    "min_cleanable_dirty_ratio": "log.cleaner.min.cleanable.ratio",
-    "min_compaction_lag_ms": "log.cleaner.min.compaction.lag.ms",
-    "max_compaction_lag_ms": "log.cleaner.max.compaction.lag.ms",
-    "delete_retention_ms": "log.cleaner.delete.retention.ms",
-}
-"""Kafka's names of a broker's settings that are not the same as the topic's, nor \"log.\" and its name."""
+BROKER_NAMES = {field: name for name, field in (OF_LOGS | OF_TOPICS).items()}
+"""Names of the broker's settings that topics have too, by the field of a TopicConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +173,23 @@ def _unused_value(name: str, text: str) -> bool | int | str:
     return text
 
 
+def _in_force(value: Any, of_broker: list[Synonym]) -> list[Synonym]:
+    """The synonyms of an inherited setting: the static one is the controller's, which may differ from this broker's."""
+    if of_broker[0].value == value:
+        return of_broker
+    built_in = [synonym for synonym in of_broker if synonym.source == DEFAULT]
+    static = Synonym(of_broker[0].name, value, STATIC)
+    return built_in if built_in[0].value == value else [static, *built_in]
+
+
 def described(config: TopicConfig, broker: DynamicSettings) -> Iterator[Described]:
-    """The settings of a topic with `config`, on a broker with these settings."""
+    """The settings of a topic with `config`, those that count, on a broker with these settings."""
     for name, field in NAMES.items():
         value = getattr(config, field)
-        of_log = field in TOPIC_LOG_SETTINGS
-        of_broker = broker.synonyms(_LOG_NAMES.get(field, f"log.{name}" if of_log else name))
-        if field in config.inherited or (field == "cleanup_policy" and value == of_broker[0].value):
+        of_broker = broker.synonyms(BROKER_NAMES[field])
+        if field in config.inherited:
+            value, of_broker = None, _in_force(value, of_broker)
+        elif field == "cleanup_policy" and value == of_broker[0].value:
             value = None
         own = [] if value is None else [Synonym(name, value, TOPIC)]
         yield Described(name, True, (*own, *of_broker))

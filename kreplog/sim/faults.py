@@ -68,6 +68,7 @@ APART = {
     "forge": ("forgeries", 0.4),
     "broker_config": ("broker-configs", 0.1),
     "unreadable_config": ("spoilt-configs", 0.05),
+    # Without -37, seeds by which tests/sim/test_mutations.py finds other mutations, 0 among them, would have it too.
     "default_config": ("default-configs-37", 0.05),
 }
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""

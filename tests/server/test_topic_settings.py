@@ -217,3 +217,19 @@ def test_described_settings_have_their_source() -> None:
     assert (found["compression.type"].value, found["compression.type"].source) == ("producer", DEFAULT)
     assert found["segment.bytes"].alterable and found["compression.type"].alterable
     assert SET == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2, [(2, STATIC), (1, DEFAULT)]),
+        (3, [(3, STATIC), (1, DEFAULT)]),
+        (1, [(1, DEFAULT)]),
+    ],
+)
+def test_an_inherited_setting_is_described_by_the_value_in_force(value: int, expected: list[tuple[int, int]]) -> None:
+    """The broker's own is 2; that of the controller counts."""
+    settings = DynamicSettings(load(GIVEN | {"min.insync.replicas": 2}, None, {}))
+    config = replace(NO_OWN_SETTINGS, min_insync_replicas=value)
+    (found,) = (setting for setting in described(config, settings) if setting.name == "min.insync.replicas")
+    assert [(synonym.value, synonym.source) for synonym in found.synonyms] == expected

@@ -16,6 +16,7 @@ from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import DrainControlChannels, StateChange, Steps
+from kreplog.core.messages import Configs
 from kreplog.types import BrokerRegistration, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 INIT_WAIT_MS = 500
@@ -38,15 +39,16 @@ class BrokerChanges:
     # Failover of the controller
 
     def on_failover(
-        self, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]
+        self, registrations: Mapping[int, RegisteredBroker], default: Configs, events: tuple[LogDirEvent, ...]
     ) -> Steps[None]:
-        """Apply all registrations; requests are left in the batch, an INIT for each broker.
+        """Apply all registrations, and the cluster-wide default of dynamic configs; requests are left in the batch, an
+        INIT for each broker.
 
         A broker that failed or restarted while the cluster had no controller is handled as if one had seen it (F33), so
         that the outcome does not depend on which broker was the controller at that time.
         """
         context = self._context
-        self._put_topic_defaults(registrations)
+        context.put_topic_defaults(default)
         context.log_dir_events = events
         for registered in registrations.values():
             if _is_handled(registered):
@@ -95,7 +97,7 @@ class BrokerChanges:
     def on_change(self) -> Steps[None]:
         """Registrations were created, replaced, changed or deleted, or dynamic configs of brokers altered."""
         context = self._context
-        found = yield from store_reader.brokers(context.last_readable_configs)
+        found, default = yield from store_reader.brokers(context.last_readable_configs)
         failed = [
             id
             for id, registration in context.brokers.items()
@@ -103,7 +105,7 @@ class BrokerChanges:
         ]
         if failed:
             yield from self._on_broker_failure(failed)
-        yield from self._take_configs(found)
+        yield from self._take_configs(found, default)
         new = [registered for id, registered in found.items() if id not in context.brokers]
         if new:
             yield from self._on_broker_startup(new)
@@ -121,26 +123,23 @@ class BrokerChanges:
         if failed or new:
             context.touched.update(dict.fromkeys(context.reassignments))
 
-    def _take_configs(self, found: Mapping[int, RegisteredBroker]) -> Steps[None]:
+    def _take_configs(self, found: Mapping[int, RegisteredBroker], default: Configs) -> Steps[None]:
         """Send altered configs to brokers that have registered before; new ones get theirs with the INIT. Topics take
         altered defaults."""
         held = self._context.broker_configs
         changed = {id: found[id].configs for id in held if id in found and found[id].configs != held[id]}
-        topics = self._put_topic_defaults(found)
+        topics = self._context.put_topic_defaults(default)
         if not changed and not topics:
             return
-        held.update(changed)
-        yield StateChange("info", f"dynamic configs are altered of brokers {', '.join(map(str, sorted(changed)))}")
+        if changed:
+            held.update(changed)
+            yield StateChange("info", f"dynamic configs are altered of brokers {', '.join(map(str, sorted(changed)))}")
+        self._batch.add_update_metadata()
         if topics:
             yield StateChange("info", f"the defaults of topics are now {self._context.topic_defaults}")
-        self._batch.add_update_metadata()
-        yield from send_settings(self._machines, topics)
-
-    def _put_topic_defaults(self, found: Mapping[int, RegisteredBroker]) -> list[str]:
-        """Apply the cluster-wide default as read with the registrations; return the topics whose settings change."""
-        for registered in found.values():
-            return self._context.put_topic_defaults(registered.configs.default)
-        return []
+            yield from send_settings(self._machines, topics)
+        else:
+            yield from self._batch.send()
 
     def _on_broker_failure(self, failed: Collection[int]) -> Steps[None]:
         """The registrations of brokers ended: elect other leaders, and remove them from every ISR."""

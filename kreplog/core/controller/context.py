@@ -203,8 +203,11 @@ class ControllerContext:
 
     def put_topic_defaults(self, dynamic: Configs) -> list[str]:
         """Take the cluster-wide dynamic configs; return the topics whose settings are others then."""
+        defaults = topic_defaults(self._static_topic_defaults, dynamic)
+        if defaults == self.topic_defaults:
+            return []
         before = [(name, self.config(name)) for name in self.topics]
-        self.topic_defaults = topic_defaults(self._static_topic_defaults, dynamic)
+        self.topic_defaults = defaults
         self._effective.clear()
         return [name for name, config in before if self.config(name) != config]
 

@@ -208,14 +208,14 @@ class Controller:
         way."""
         term, context = self._term, self._term.context
         notifications, _ = yield from store_reader.isr_changes()  # before the states that they are about are read
-        registrations = yield from store_reader.brokers(context.last_readable_configs)
+        registrations, default = yield from store_reader.brokers(context.last_readable_configs)
         events = yield from store_reader.log_dir_events()
         yield from store_reader.fill(context)
         removed = yield from store_reader.tree(nodes.REMOVED)
         reassigned = yield from store_reader.tree(nodes.REASSIGNED)
         added = yield from store_reader.tree(nodes.ADDED)
         yield from term.deletion.accept(context.deleting.copy(), removed)
-        yield from term.brokers.on_failover(registrations, events)
+        yield from term.brokers.on_failover(registrations, default, events)
         yield from term.machines.leader_and_isr.update(context.active_partitions(), apply_flush_setting)
         yield from term.reassignment.on_failover(reassigned)
         yield from term.machines.leader_and_isr.clear_obsolete_elr(context.active_partitions())

@@ -43,14 +43,15 @@ def children(path: str) -> Steps[list[str]]:
     return found or []
 
 
-def brokers(last_readable: dict[str, Configs]) -> Steps[dict[int, RegisteredBroker]]:
-    """All registered brokers. Epochs are read before registrations: if a registration is replaced in between, the watch
-    on the children fires, and the epoch returned here differs from the new one. Leaves a watch on their configs.
+def brokers(last_readable: dict[str, Configs]) -> Steps[tuple[dict[int, RegisteredBroker], Configs]]:
+    """All registered brokers, and the cluster-wide default of dynamic configs. Epochs are read before registrations: if
+    a registration is replaced in between, the watch on the children fires, and the epoch returned here differs from the
+    new one. Leaves a watch on the configs.
 
     last_readable: dynamic configs by the path of their node, kept where the node is unreadable now; updated here."""
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
     if not ids:
-        return {}
+        return {}, last_readable.get(nodes.broker_config(None), ())
     epochs: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
     config_paths = tuple(map(nodes.broker_config, (*ids, None)))
     registered: Nodes = yield GetNodes((*map(nodes.broker, ids), *config_paths), watch=True)
@@ -69,7 +70,7 @@ def brokers(last_readable: dict[str, Configs]) -> Steps[dict[int, RegisteredBrok
         handled_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
         configs = BrokerConfigs(config, default)
         found[broker] = RegisteredBroker(content, node.stat.created, handled_epoch, configs)
-    return found
+    return found, default
 
 
 def _broker_configs(paths: Sequence[str], found: Nodes, last_readable: dict[str, Configs]) -> Steps[list[Configs]]:
@@ -188,22 +189,25 @@ def fill(context: ControllerContext) -> Steps[None]:
     context.states.update((yield from states(partitions)))
 
 
-def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
+def metadata(
+    static_topic_defaults: TopicConfig = BUILT_IN_DEFAULTS,
+) -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
     """Content of a controller's UpdateMetadata, for a broker that no controller reaches; read in pieces. A partition
-    without a state has no leader."""
-    registered = yield from brokers({})
+    without a state has no leader. static_topic_defaults: as a controller has them."""
+    registered, default = yield from brokers({})
     live = [each.registration for each in registered.values()]
-    defaults = topic_defaults(BUILT_IN_DEFAULTS, next((each.configs.default for each in registered.values()), ()))
+    defaults = topic_defaults(static_topic_defaults, default)
     names = yield from children(nodes.TOPICS)
     partition_states: list[PartitionState] = []
     for start in range(0, len(names), TOPICS_AT_ONCE):
         found = yield from topics(names[start : start + TOPICS_AT_ONCE])
+        configs = {name: config.with_defaults(defaults) for name, (_, config) in found.items()}
         partitions = [TopicPartition(name, number) for name, (topic, _) in found.items() for number in topic.partitions]
         for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
             piece = partitions[first : first + PARTITIONS_AT_ONCE]
             known = yield from states(piece)
             for partition in piece:
-                topic, config = found[partition.topic]
+                topic, _ = found[partition.topic]
                 assigned = topic.partitions[partition.partition]
                 state = known.get(partition, LeaderAndIsr(NO_LEADER, NO_EPOCH, ()))
                 partition_states.append(
@@ -214,7 +218,7 @@ def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
                         assigned.replicas,
                         assigned.adding,
                         assigned.removing,
-                        config=config.with_defaults(defaults),
+                        config=configs[partition.topic],
                     )
                 )
     return live, partition_states

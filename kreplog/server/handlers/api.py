@@ -121,7 +121,9 @@ class Api:
             _now_ms,
         )
         metadata = self._metadata_handlers
-        self._stored = StoredMetadata(host.store, lambda: host.metadata_waits.is_fresh(_now_ms()), self._take_stored)
+        self._stored = StoredMetadata(
+            host.store, lambda: host.metadata_waits.is_fresh(_now_ms()), self._take_stored, settings.topic
+        )
         store = AnySession(host.store)
         self._admin = AdminHandlers(
             store,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kreplog.config import TopicConfig
 from kreplog.core.controller import store_reader
 from kreplog.core.messages import PartitionState
 from kreplog.errors import CoordinationError
@@ -21,17 +22,20 @@ READ_WITHIN_S = 5.0
 
 class StoredMetadata:
     """Reads metadata from the coordination store. is_fresh: whether the last read need not be repeated yet. take:
-    called with the live brokers and the partition states of each successful read."""
+    called with the live brokers and the partition states of each successful read. static_topic_defaults: of this
+    broker, as it would have them as the controller."""
 
     def __init__(
         self,
         store: StoreLink,
         is_fresh: Callable[[], bool],
         take: Callable[[list[BrokerRegistration], list[PartitionState]], None],
+        static_topic_defaults: TopicConfig,
     ) -> None:
         self._store = store
         self._is_fresh = is_fresh
         self._take = take
+        self._static_topic_defaults = static_topic_defaults
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -42,7 +46,7 @@ class StoredMetadata:
                 if self._is_fresh():
                     return
                 await self._store.until_connected()
-                self._take(*await carry_out(store_reader.metadata(), self._store))
+                self._take(*await carry_out(store_reader.metadata(self._static_topic_defaults), self._store))
         except (CoordinationError, TimeoutError) as error:
             _log.warning(
                 "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "

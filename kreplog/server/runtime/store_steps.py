@@ -33,8 +33,8 @@ async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
                     answer = await store.get_children(path)
                 case Multi(operations):
                     answer = await store.multi(operations)
-                case StateChange(_, text):
-                    _log.warning("%s", text)
+                case StateChange(level, text):
+                    _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
                 case _:
                     raise InvariantError(f"{effect} neither reads nor writes the store")
         except CoordinationError as failed:

@@ -124,10 +124,13 @@ def _broker_configs_lost_in_failover() -> list[Patch]:
     failover = BrokerChanges.on_failover
 
     def without(
-        self: BrokerChanges, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]
+        self: BrokerChanges,
+        registrations: Mapping[int, RegisteredBroker],
+        default: Configs,
+        events: tuple[LogDirEvent, ...],
     ) -> Steps[None]:
         bare = {broker: found._replace(configs=NO_CONFIGS) for broker, found in registrations.items()}
-        yield from failover(self, bare, events)
+        yield from failover(self, bare, (), events)
 
     return [(BrokerChanges, "on_failover", without)]
 

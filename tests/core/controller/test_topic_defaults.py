@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from kreplog.config import INHERITED, NO_OWN_SETTINGS, SETTINGS_OF_TOPICS, TopicConfig
+from kreplog.core.controller import broker_changes, store_reader
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
 from kreplog.core.controller.context import ControllerContext
-from kreplog.core.messages import LeaderAndIsrRequest
+from kreplog.core.effects import Steps
+from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.core.topic_defaults import topic_defaults
 from kreplog.types import NO_LEADER, TopicPartition
 from tests.core.controller.controlled import Cluster
@@ -156,3 +158,58 @@ def test_a_default_of_flush_messages_begins_a_leader_epoch() -> None:
     alter(cluster, {})
     assert (cluster.state(T0).leader_epoch, cluster.state(T0).flush_every_record) == (before + 2, False)
     cluster.check()
+
+
+def test_settings_are_not_made_again_under_the_same_defaults() -> None:
+    context = ControllerContext(1, 1, 1)
+    context.put_topic_defaults((("log.flush.interval.ms", "8"),))
+    held = context.config("t")
+    assert context.put_topic_defaults((("log.flush.interval.ms", "8"), ("log.retention.ms", "5"))) == []
+    assert context.config("t") is held
+
+
+def test_altered_configs_without_an_effect_on_topics_elect_no_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of()
+    sent: list[list[str]] = []
+
+    def send(machines: object, topics: list[str]) -> Steps[None]:
+        sent.append(topics)
+        yield from ()
+
+    monkeypatch.setattr(broker_changes, "send_settings", send)
+    alter(cluster, {"log.retention.ms": "5"})
+    assert sent == []
+    assert [line.rpartition(" of ")[2] for _, line in cluster.log if "configs are altered" in line] == [
+        "brokers 1, 2, 3"
+    ]
+    requests = [send.request for send in cluster.sent if isinstance(send.request, UpdateMetadataRequest)]
+    assert {request.configs.default for request in requests} == {(("log.retention.ms", "5"),)}
+    alter(cluster, {"min.insync.replicas": "2"})
+    assert sent == [["t"]]
+
+
+def test_altered_defaults_are_logged_without_brokers_where_none_has_other_configs() -> None:
+    cluster = cluster_of()
+    for broker in (1, 2, 3):
+        cluster.brokers[broker].stop()
+    cluster.run()
+    cluster.log.clear()
+    cluster.brokers[1].start()
+    alter(cluster, {"min.insync.replicas": "2"})
+    assert [line for _, line in cluster.log if "defaults of topics are now" in line]
+    assert not [line for _, line in cluster.log if "configs are altered" in line]
+
+
+@pytest.mark.parametrize(("dynamic", "expected"), [({}, 3), ({"min.insync.replicas": "2"}, 2)])
+def test_metadata_in_the_store_have_the_defaults_that_a_controller_would_send(
+    dynamic: dict[str, str], expected: int
+) -> None:
+    cluster = cluster_of()
+    alter(cluster, dynamic)
+    steps, answer = store_reader.metadata(TopicConfig(min_insync_replicas=3)), None
+    try:
+        while True:
+            answer = cluster.box.apply(steps.send(answer))
+    except StopIteration as end:
+        _, states = end.value
+    assert {state.partition: state.config.min_insync_replicas for state in states} == {T0: expected, U0: 1}

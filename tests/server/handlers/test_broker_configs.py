@@ -28,7 +28,7 @@ from kreplog.core.dynamic_configs import (
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.server.handlers.admin import INVALID_CONFIG
-from kreplog.server.settings import _LOG
+from kreplog.server.settings import OF_LOGS
 from kreplog.types import Node, TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.reference import Batch, Rec, encode
@@ -115,20 +115,20 @@ def config_of(broker: Broker, partition: TopicPartition = TP) -> kreplog.LogConf
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-@pytest.mark.parametrize("setting", sorted(DYNAMIC & _LOG.keys()))
+@pytest.mark.parametrize("setting", sorted(DYNAMIC & OF_LOGS.keys()))
 def test_a_setting_of_logs_applies_to_open_logs_and_to_new_ones(tmp_path: Path, name: str, setting: str) -> None:
     value = OTHER_VALUES.get(setting, 4321)
 
     async def work(client: Client, broker: Broker) -> None:
         await client.create("topic")
-        before = getattr(config_of(broker), _LOG[setting])
+        before = getattr(config_of(broker), OF_LOGS[setting])
         assert before != value
         assert await alter(client, name, {setting: str(value)}) == (0, None)
-        assert getattr(config_of(broker), _LOG[setting]) == value
+        assert getattr(config_of(broker), OF_LOGS[setting]) == value
         await client.create("new")
-        assert getattr(config_of(broker, TopicPartition("new", 0)), _LOG[setting]) == value
+        assert getattr(config_of(broker, TopicPartition("new", 0)), OF_LOGS[setting]) == value
         assert await alter(client, name, {setting: None}) == (0, None)
-        assert getattr(config_of(broker), _LOG[setting]) == before
+        assert getattr(config_of(broker), OF_LOGS[setting]) == before
 
     with_brokers(tmp_path, work)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from kreplog.core.effects import StateChange, Steps
 from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
 from kreplog.server.runtime import store
 from kreplog.server.runtime.store import MAX_SHARED_OPERATIONS, AnySession, StoreLink, make_store
+from kreplog.server.runtime.store_steps import carry_out
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 from tests.server.loop import run
+
+LEVELS: tuple[Literal["info", "warning", "error"], ...] = ("info", "warning", "error")
 
 
 def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
@@ -147,3 +151,17 @@ def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) 
         await link.close()
 
     run(work)
+
+
+def test_a_line_of_a_core_has_its_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def steps() -> Steps[None]:
+        for level in LEVELS:
+            yield StateChange(level, f"a line of level {level}")
+
+    async def work() -> None:
+        await carry_out(steps(), StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda id: None, lambda: None))
+
+    caplog.set_level("INFO", "kreplog.server")
+    run(work)
+    found = {record.getMessage().rpartition(" ")[2]: record.levelname.lower() for record in caplog.records}
+    assert found == {level: level for level in LEVELS}
