@@ -1,14 +1,12 @@
-"""Injector: executes the actions of a plan on the cluster, with targets chosen at that time."""
+"""Injector: executes the actions of a plan on the cluster: its faults here, those of operators in operator_actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from kreplog.config import TopicConfig
-from kreplog.core.events import RetentionDue
 from kreplog.core.messages import (
     FetchPartition,
     FetchRequest,
@@ -17,11 +15,10 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.role import Role
-from kreplog.core.transaction_messages import INTERNAL_TOPICS
-from kreplog.sim.faults import OWN_TOPICS, Action, drawn_default
+from kreplog.sim.faults import Action
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import STORE
-from kreplog.types import NO_LEADER, TopicPartition
+from kreplog.sim.operator_actions import OperatorActions
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess, Machine
@@ -30,17 +27,13 @@ if TYPE_CHECKING:
 
 HEAL_CHECK_MS = 3000
 
-SPOIL_AFTER_MS = 300
-"""How long after dynamic configs are written they become unreadable: a controller has sent them by then, usually."""
 
-
-class Injector:
-    """Injects the faults of a plan into one cluster. `heal` ends all faults; none begins after it."""
+class Injector(OperatorActions):
+    """Injects the faults of a plan into one cluster, and has its operators act. `heal` ends all faults; none begins
+    after it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._scheduler = cluster.scheduler
-        self._healed = False
+        super().__init__(cluster)
         self.counts: dict[str, int] = {}
 
     def schedule(self, actions: tuple[Action, ...]) -> None:
@@ -91,52 +84,12 @@ class Injector:
                 cluster.start_machine(machine)
         self._scheduler.after(HEAL_CHECK_MS * MS, self._restart_brokers_without_replicas)
 
-    # Targets
-
     def _inject(self, action: Action) -> None:
         if self._healed:
             return
         done: bool = getattr(self, f"_{action.kind}")(action)
         if done:
             self.counts[action.kind] = self.counts.get(action.kind, 0) + 1
-
-    def _note(self, action: Action, text: str, *partitions: TopicPartition) -> None:
-        self._cluster.trace.note("fault", f"#{action.number} {text}", *partitions)
-
-    def _machine(self, draw: float, pick: float) -> Machine:
-        """Often a partition's leader, sometimes the controller, otherwise any machine."""
-        cluster = self._cluster
-        machines = list(cluster.machines.values())
-        chosen = NO_LEADER
-        if draw < 0.4:
-            partitions = cluster.partitions()
-            if partitions:
-                chosen = cluster.leader_of(partitions[int(pick * len(partitions))])
-        elif draw < 0.55:
-            chosen = cluster.controller()
-        if chosen in cluster.machines:
-            return cluster.machines[chosen]
-        return machines[int(pick * len(machines))]
-
-    def _process(self, action: Action) -> BrokerProcess | None:
-        return self._machine(action.draws[0], action.draws[1]).process
-
-    def _other(self, machine: Machine, pick: float) -> Machine:
-        others = [other for other in self._cluster.machines.values() if other is not machine]
-        return others[int(pick * len(others))]
-
-    def _partition(self, pick: float) -> TopicPartition | None:
-        partitions = self._cluster.partitions()
-        return partitions[int(pick * len(partitions))] if partitions else None
-
-    def _later(self, action: Action, end: Callable[..., object], *arguments: object) -> None:
-        """Call `end` when the fault's duration is over, unless all faults have ended before."""
-
-        def at_end() -> None:
-            if not self._healed:
-                end(*arguments)
-
-        self._scheduler.after(action.duration_ms * MS, at_end)
 
     # The network
 
@@ -551,147 +504,4 @@ class Injector:
             count = 1 + int(3 * action.draws[3])
             self._note(action, f"broker {process.id} loses the next {count} replies of the store")
             process.link.lose_replies(count)
-        return True
-
-    # Operators
-
-    def _depose(self, action: Action) -> bool:
-        """Operators delete /controller, so that another is elected; the old controller notices it later than the new
-        one."""
-        self._note(action, "/controller is deleted")
-        return self._cluster.admin.depose()
-
-    def _preferred(self, action: Action) -> bool:
-        self._note(action, "a preferred leader election is requested")
-        return self._cluster.admin.elect_preferred()
-
-    def _reorder(self, action: Action) -> bool:
-        """Give a partition another preferred leader, and elect it: leadership moves without a failure."""
-        cluster = self._cluster
-        partition = self._partition(action.draws[0])
-        replicas = cluster.admin.replicas_of(partition) if partition is not None else ()
-        if partition is None or len(replicas) < 2:
-            return False
-        turn = 1 + int(action.draws[1] * (len(replicas) - 1))
-        target = replicas[turn:] + replicas[:turn]
-        self._note(action, f"{partition} is reassigned to {list(target)}", partition)
-        done = cluster.admin.reassign(partition, target)
-        self._scheduler.after(int(300 * MS * action.draws[2]), cluster.admin.elect_preferred)
-        return done
-
-    def _reassign(self, action: Action) -> bool:
-        cluster = self._cluster
-        partition = self._partition(action.draws[0])
-        if partition is None:
-            return False
-        if action.draws[1] < 0.2:
-            self._note(action, f"the reassignment of {partition} is cancelled", partition)
-            return cluster.admin.cancel_reassignment(partition)
-        brokers = list(cluster.machines)
-        count = max(1, min(len(brokers), len(cluster.admin.replicas_of(partition))))
-        turn = int(action.draws[2] * len(brokers))
-        step = 1 + int(action.draws[3] * 2)
-        order = [brokers[(turn + step * index) % len(brokers)] for index in range(len(brokers))]
-        target = tuple(dict.fromkeys(order + brokers))[:count]
-        self._note(action, f"{partition} is reassigned to {list(target)}", partition)
-        return cluster.admin.reassign(partition, target)
-
-    def _settings(self, action: Action) -> bool:
-        """Change min.insync.replicas or flush.messages; where the power may fail only one of the two, which keeps the
-        guarantee."""
-        cluster, plan = self._cluster, self._cluster.plan
-        names = cluster.topic_names()
-        if not names:
-            return False
-        name = names[int(action.draws[0] * len(names))]
-        config, first = cluster.config_of(name), cluster.topic_plan(name).config
-        fragile = plan.all_flush or any(kind in plan.kinds for kind in ("power", "rejoin", "new_disk"))
-        if first.flush_messages == 1 if fragile else action.draws[1] < 0.6:
-            config = replace(config, min_insync_replicas=3 - min(2, config.min_insync_replicas), inherited=())
-        else:
-            default = TopicConfig().flush_messages
-            config = replace(config, flush_messages=default if config.flush_messages == 1 else 1, inherited=())
-        self._note(action, f"topic {name} gets new settings")
-        return cluster.admin.configure(name, config)
-
-    def _broker_config(self, action: Action) -> bool:
-        """Alter the dynamic configs of a broker, or the cluster-wide default, which are of two settings."""
-        brokers = [*self._cluster.machines, None]
-        subject = brokers[int(action.draws[0] * len(brokers))]
-        name = "log.retention.ms" if action.draws[1] < 0.5 else "log.segment.bytes"
-        value = None if action.draws[2] < 0.3 else str(1000 + int(1000 * action.draws[3]))
-        whose = "all brokers" if subject is None else f"broker {subject}"
-        self._note(action, f"the dynamic config {name} of {whose} is {'deleted' if value is None else value}")
-        return self._cluster.admin.configure_broker(subject, name, value)
-
-    def _default_config(self, action: Action) -> bool:
-        """Alter the cluster-wide default of a setting that topics inherit, or the number of fetchers."""
-        name, value = drawn_default(action.draws)
-        self._note(action, f"the cluster-wide default of {name} is {'deleted' if value is None else value}")
-        return self._cluster.admin.configure_broker(None, name, value)
-
-    def _unreadable_config(self, action: Action) -> bool:
-        """The dynamic configs of a broker, or the cluster-wide default, become unreadable, and are repaired later."""
-        admin, brokers = self._cluster.admin, [*self._cluster.machines, None]
-        subject = brokers[int(action.draws[0] * len(brokers))]
-        whose = "all brokers" if subject is None else f"broker {subject}"
-
-        def spoil() -> None:
-            if not self._healed and admin.spoil_broker_config(subject):
-                self._note(action, f"the dynamic configs of {whose} become unreadable for {action.duration_ms} ms")
-                self._later(action, admin.repair_broker_configs)
-
-        self._scheduler.after(SPOIL_AFTER_MS * MS, spoil)
-        return admin.configure_broker(subject, "log.retention.ms", str(1000 + int(1000 * action.draws[1])))
-
-    def _delete_records(self, action: Action) -> bool:
-        cluster = self._cluster
-        partition = self._partition(action.draws[0])
-        if partition is None:
-            return False
-        leader = cluster.leader_of(partition)
-        replica = cluster.replica_of(leader, partition) if leader in cluster.machines else None
-        if replica is None:
-            return False
-        offset = -1 if action.draws[1] < 0.3 else int(action.draws[2] * (replica.log.leo + 2))
-        records = "all committed records" if offset < 0 else f"records below {offset}"
-        self._note(action, f"an operator requests the deletion of {records} of {partition}", partition)
-        return cluster.records_deleted(partition, offset, 100 + int(500 * action.draws[3]))
-
-    def _retention(self, action: Action) -> bool:
-        """Retention deletes records on one broker; the others may do so at another time, or to another size."""
-        process = self._process(action)
-        if process is None:
-            return False
-        process.disk.retention_bytes = int(4000 * action.draws[2])
-        self._note(action, f"broker {process.id} keeps {process.disk.retention_bytes} bytes of each replica")
-        for partition in process.disk.on_disk():
-            if partition.topic not in OWN_TOPICS:
-                process.replicas.put(RetentionDue(partition))
-        return True
-
-    def _topic(self, action: Action) -> bool:
-        self._note(action, "a topic is created, or deleted, or both")
-        return self._cluster.admin.change_topics(action.draws, action.duration_ms)
-
-    def _grow(self, action: Action) -> bool:
-        return self._change_partitions(action, self._cluster.topic_names(), "a topic")
-
-    def _grow_internal(self, action: Action) -> bool:
-        return self._change_partitions(action, sorted(INTERNAL_TOPICS), "an internal topic, if that is not refused,")
-
-    def _change_partitions(self, action: Action, names: Sequence[str], topic: str) -> bool:
-        admin = self._cluster.admin
-        if action.draws[2] < 0.3:
-            self._note(action, f"{topic} loses its last partition")
-            return admin.remove_partition(names, action.draws[0])
-        self._note(action, f"{topic} gets one more partition")
-        return admin.add_partition(names, action.draws[0], action.draws[1])
-
-    def _broker(self, action: Action) -> bool:
-        cluster = self._cluster
-        if len(cluster.machines) >= 6:
-            return False
-        self._note(action, "a broker is added")
-        cluster.add_machine()
         return True
