@@ -87,8 +87,14 @@ def test_a_number_that_is_deleted_is_the_static_one_again() -> None:
     resize(shell, 3, sequence=1)
     start = len(shell.effects)
     resize(shell, None, sequence=2)
-    for send in sent(shell):
-        respond(shell, send)
+    answered: set[int] = set()
+    for _ in range(4):
+        for send in sent(shell):
+            if send.correlation not in answered:
+                answered.add(send.correlation)
+                respond(shell, send)
     again = [listed(send) for send in sent(shell, start) if send.request.partitions]
     assert again and all(len({fetcher_index(place, 2) for place in places}) == 1 for places in again)
-    assert all(shell.logs[place].leo <= 1 for place in PLACES)
+    for place in PLACES:
+        log = shell.logs[place]
+        assert values(log.read(0, log.leo, 1 << 20)) == ["v"]

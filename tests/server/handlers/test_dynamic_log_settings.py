@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC_OF_LOGS
 from kreplog.core.events import RetentionDue
 from kreplog.server.broker import Broker
 from kreplog.types import TopicPartition
@@ -97,6 +98,11 @@ async def fsynced(client: Client, at: TopicPartition) -> int:
     return client.broker.manager.partitions[at].flushed
 
 
+async def is_to_be_fsynced_in_time(client: Client, at: TopicPartition) -> bool:
+    assert (await produce(client, at)).error == 0
+    return client.broker.hosted.of(at).flush_timer is not None
+
+
 SMALL = (("segment.bytes", "300"),)
 COMPACTED = (*SMALL, ("cleanup.policy", "compact"))
 CASES = {
@@ -116,10 +122,49 @@ CASES = {
     ),
     "compression.type": Case("gzip", "compression.type", "producer", codec, 1, 0),
     "log.flush.interval.messages": Case("1", "flush.messages", NEVER, fsynced, 1, 0),
+    "log.flush.interval.ms": Case("3600000", "flush.ms", NEVER, is_to_be_fsynced_in_time, True, False),
+    "log.cleaner.min.cleanable.ratio": Case(
+        "1.0", "min.cleanable.dirty.ratio", "0.5", compacted, False, True, COMPACTED
+    ),
+    "log.cleaner.max.compaction.lag.ms": Case(
+        "1", "max.compaction.lag.ms", NEVER, compacted, True, False, (*COMPACTED, ("min.cleanable.dirty.ratio", "1"))
+    ),
     "log.cleaner.min.compaction.lag.ms": Case(
         str(10**12), "min.compaction.lag.ms", "0", compacted, False, True, COMPACTED
     ),
 }
+
+
+REACHES_LOGS = (
+    "tests/server/handlers/test_broker_configs.py::test_a_setting_of_logs_applies_to_open_logs_and_to_new_ones"
+)
+"""Only that the log has the altered value: for what shows late, in large logs, or by memory."""
+
+ELSEWHERE = {
+    # two brokers
+    "min.insync.replicas": "tests/server/handlers/test_dynamic_log_settings.py::"
+    "test_a_produce_with_acks_all_needs_the_altered_min_insync_replicas",
+    # a partition without a leader
+    "unclean.leader.election.enable": "tests/core/controller/test_topic_defaults.py::"
+    "test_f19_the_default_allows_unclean_elections_of_partitions_without_a_leader",
+    # of the cleaner, not of a log
+    "log.cleaner.threads": "tests/server/handlers/test_broker_configs.py::test_settings_of_the_cleaner_reach_it",
+    "log.cleaner.dedupe.buffer.size": REACHES_LOGS,
+    "log.cleaner.delete.retention.ms": REACHES_LOGS,
+    "log.index.interval.bytes": REACHES_LOGS,
+    "log.index.size.max.bytes": REACHES_LOGS,
+    "producer.id.expiration.ms": REACHES_LOGS,
+}
+"""Tests of the settings that have no case."""
+
+
+def test_each_dynamic_setting_of_logs_is_tested() -> None:
+    assert CASES.keys() | ELSEWHERE.keys() == DYNAMIC_OF_LOGS | CLUSTER_WIDE
+    assert not CASES.keys() & ELSEWHERE.keys()
+    root = Path(__file__).parents[3]
+    for where in ELSEWHERE.values():
+        file, _, test = where.partition("::")
+        assert f"\ndef {test}(" in (root / file).read_text(encoding="utf-8")
 
 
 async def create(client: Client, name: str, configs: dict[str, str], replicas: tuple[int, ...] = (1,)) -> None:
