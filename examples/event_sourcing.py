@@ -25,6 +25,8 @@ class Accounts:
         self.balances[account] += event["amount"] if event["type"] == "deposited" else -event["amount"]
 
     def record(self, account: str, event: dict[str, Any]) -> None:
+        if event["amount"] <= 0:
+            raise ValueError(f"{event['amount']} is no amount")
         self.topic.append(event, account)
         self.apply(account, event)
 
@@ -47,7 +49,7 @@ def main(directory: str) -> None:
     except ValueError as error:
         print(error)
     accounts.topic.close()
-    again = Accounts(f"{directory}/accounts")  # as another program would have them, or this after a crash
+    again = Accounts(f"{directory}/accounts")  # as another program has them, or this after it was killed
     print(dict(sorted(again.balances.items())))
     again.topic.close()
 

@@ -24,12 +24,13 @@ def relay(directory: str, killed_after: int = 0) -> None:
     """Append the events in their order. The key is the event's number: what the topic has is not appended again."""
     database = sqlite3.connect(f"{directory}/shop.db")
     with kreplog.Topic.open(f"{directory}/events", 1, key_codec="json", value_codec="str") as topic:
-        end = topic.offsets()[0].stop
-        newest = next((record.key for record in topic.read(0, start=end - 1)), 0) if end else 0
+        offsets = topic.offsets()[0]
+        start = max(offsets.start, offsets.stop - 1)
+        newest = next((record.key for record in topic.read(0, start=start)), 0)
         for number, event in database.execute("SELECT number, event FROM outbox ORDER BY number").fetchall():
             if number > newest:
                 topic.append(event, number)
-                topic.flush()  # before the row goes, which is all that there is of it
+            topic.flush()  # before the row goes, which is all that there is of it
             if number == killed_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             with database:

@@ -6,6 +6,8 @@ Usage: python tail_to_web_page.py DIRECTORY
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sys
 from functools import partial
 
@@ -14,7 +16,7 @@ import kreplog
 PAGE = b"""<!doctype html><title>tail</title><ol id="records"></ol><script>
 new EventSource("/events").onmessage = (event) => {
   const item = document.createElement("li")
-  item.textContent = event.data
+  item.textContent = JSON.parse(event.data)
   document.getElementById("records").append(item)
 }</script>"""
 
@@ -25,9 +27,11 @@ async def respond(path: str, reader: asyncio.StreamReader, writer: asyncio.Strea
     if request.startswith(b"GET /events "):
         writer.write(head + b"text/event-stream\r\n\r\n")
         with kreplog.Log.open(path, read_only=True) as log:
-            async for record in log.follow(0):
-                writer.write(b"id: %d\ndata: %s\n\n" % (record.offset, record.value))
-                await writer.drain()  # raises once the browser has gone, which ends the follow
+            read = re.search(rb"\r\nlast-event-id: (\d{1,18})\r\n", request, re.IGNORECASE)  # of a browser that returns
+            async for record in log.follow(int(read[1]) + 1 if read else 0):
+                item = json.dumps((record.value or b"").decode(errors="replace"))  # in one line
+                writer.write(b"id: %d\ndata: %s\n\n" % (record.offset, item.encode()))
+                await writer.drain()  # raises at the second record after the browser has gone, which ends the follow
     else:
         writer.write(head + b"text/html\r\n\r\n" + PAGE)
     writer.close()

@@ -26,7 +26,7 @@ IN_A_DIRECTORY = {
     "job_queue": ["9 jobs are done", "broken b'ValueError: this job always fails'"],
     "outbox": ["order 1: pen", "order 2: ink", "order 3: cup"],
     "event_sourcing": ["bob has 20, not 30", "{'alice': 35, 'bob': 20}"],
-    "tail_to_web_page": ["data: news 0", "data: news 1", "data: news 2"],
+    "tail_to_web_page": ['data: "news 0"', 'data: "news 1"', 'data: "news 2"'],
     "table": ["tea 4", "tea 5", "2 keys"],
     "appender": ["10000 records, 1 segment"],
     "tail_from_another_process": [f"{number} b'record {number}'" for number in range(5)],

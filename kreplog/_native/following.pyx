@@ -140,9 +140,8 @@ cdef class FollowIterator:
             if self.log.position.generation != generation:  # the index, or the end, is of a log that is being cut
                 return 0
         self.reader.extend(stop)
+        if place < self.log.position.log_start_offset:
+            self.reader.segment = None  # the next read finds that the records were deleted
         self.reader.aborted = aborted
-        if self.records is not None:
-            self.records.start = place
-        else:
-            self.pieces.start = place
+        self.reader.start = place
         return 0

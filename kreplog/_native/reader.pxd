@@ -27,6 +27,7 @@ cdef class BatchReader:
     cdef int64_t ahead
     cdef int32_t epoch  # of offsets below epoch_until
     cdef int64_t epoch_until
+    cdef int64_t start  # the first record to deliver, of what begins in the middle of a batch
     cdef bint committed  # `stop` is no further than the high watermark or, where `stable`, the last stable offset
     cdef bint stable
     cdef AbortedFilter aborted  # None where nothing is left out
@@ -53,7 +54,6 @@ cdef class BatchReader:
 cdef class Records:
     cdef BatchReader reader
     cdef RecordCursor cursor
-    cdef int64_t start
     cdef bytes plain
     cdef bint values_only
     cdef bint in_batch
@@ -65,7 +65,6 @@ cdef class Records:
 cdef class ArrowPieces:
     cdef BatchReader reader
     cdef ArrowBuilder builder
-    cdef int64_t start
     cdef Py_ssize_t max_bytes
     cdef bint busy
 

@@ -62,6 +62,7 @@ cdef class BatchReader:
                 self.check_truncations(generation)
                 self.stop = self.expected  # what is committed by now, or stable, is for `extend`
             elif self.watched < 0 and self.committed and self.generation != generation:
+                self.start = max(self.start, self.expected)
                 self.limit_to_committed()
             self.generation = generation
             self.stop = min(self.stop, self.log.position.leo)
@@ -215,6 +216,8 @@ cdef class BatchReader:
         cdef list segments = self.log._segments
         cdef Py_ssize_t i = self.log.segment_index(segments, self.segment.base_offset) + 1
         if i < len(segments) and self.expected < (<Segment> segments[i]).base_offset and not self.moved():
+            if self.expected < self.log.position.log_start_offset:
+                refuse_deleted(self.log, self.expected)
             if self.expected >= self.log.position.dense_from:
                 raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.segment.path, self.at)
             self.expected = (<Segment> segments[i]).base_offset
@@ -365,6 +368,7 @@ cdef BatchReader committed_reader(LogView log, object start, object stop, object
     reader.stable = reads_committed(isolation)
     reader.generation = log.steady_generation()
     reader.expected, reader.stop = committed_range(log, start, stop, reader.stable)
+    reader.start = reader.expected
     if reader.stable:
         reader.aborted = filter_of(log, reader.expected, reader.stop)
     return reader
@@ -376,7 +380,6 @@ cdef class Records:
 
     def __init__(self, LogView log, start, stop, bint values_only, isolation="read_uncommitted"):
         self.reader = committed_reader(log, start, stop, isolation)
-        self.start = self.reader.expected
         self.values_only = values_only
 
     def __iter__(self):
@@ -384,7 +387,7 @@ cdef class Records:
 
     def __length_hint__(self):
         """About how many records are left, so that a list of a few thousand grows once; compacted logs have fewer."""
-        cdef int64_t left = self.reader.stop - max(self.start, self.reader.expected - self.cursor.remaining)
+        cdef int64_t left = self.reader.stop - max(self.reader.start, self.reader.expected - self.cursor.remaining)
         return max(0, min(left, <int64_t> MAX_ROWS))
 
     def __next__(self):
@@ -394,7 +397,7 @@ cdef class Records:
             if self.in_batch:
                 code = next_record(&self.cursor, &view)
                 if code == 1:
-                    if view.offset < self.start:
+                    if view.offset < self.reader.start:
                         continue
                     if view.offset >= self.reader.stop:
                         self.in_batch = False
@@ -445,7 +448,6 @@ cdef class ArrowPieces:
             raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
         self.reader = committed_reader(log, start, stop, isolation)
-        self.start = self.reader.expected
         self.max_bytes = wanted
 
     def __iter__(self):
@@ -463,7 +465,7 @@ cdef class ArrowPieces:
                     if reader.aborted.skips(&reader.header):
                         continue
                 try:
-                    self.builder.add(reader.data, batch_size(&reader.header), self.start, reader.stop)
+                    self.builder.add(reader.data, batch_size(&reader.header), reader.start, reader.stop)
                 except CorruptBatchError as error:
                     located_corruption(reader, error)
                 if self.builder.rows and self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from kreplog.codecs import ObjectCodec, TopicCodec
-from kreplog.errors import UsageError
+from kreplog.errors import SchemaRegistryError, UsageError
 from kreplog.schemas import wire_format
 from kreplog.schemas.registry import Registry, Schema
 from kreplog.schemas.subjects import RegistryLike, subject_of
@@ -25,7 +25,7 @@ class Avro(TopicCodec):
     converted to `schema` by Avro's rules of schema resolution.
 
     schema: the program's own; None to read what was written as it is, and append nothing. registry: its URL, or an
-    object; by default the file `<folder>/<topic>.schemas`. subject: by default `<topic>-key` or `<topic>-value`.
+    object; by default the file `<folder>/kreplog.schemas`. subject: by default `<topic>-key` or `<topic>-value`.
     Raises UsageError where fastavro is not installed, or does not take the schema.
     """
 
@@ -33,7 +33,7 @@ class Avro(TopicCodec):
         self._registry = registry
         self._subject = subject
         self._schema = None if schema is None else Schema("AVRO", _normalized(schema))
-        self._parsed = None if self._schema is None else _parsed(json.loads(self._schema.text))
+        self._parsed = None if self._schema is None else _parsed(self._schema.text, {})
 
     def for_topic(self, path: str, field: str) -> ObjectCodec:
         fastavro = _fastavro()
@@ -45,7 +45,7 @@ class Avro(TopicCodec):
             if schema is None:
                 raise TypeError("the codec has no schema of its own to append by")
             buffer = io.BytesIO()
-            fastavro.schemaless_writer(buffer, self._parsed, item, strict_allow_default=True)
+            fastavro.schemaless_writer(buffer, self._parsed, {"item": item}, strict_allow_default=True)
             return wire_format.with_id(subject.register(schema).id, buffer.getvalue())
 
         def decode(data: bytes) -> Any:
@@ -64,13 +64,16 @@ def _readers(registry: Registry, reader_schema: Any) -> Callable[[int], Callable
         schema = registry.schema(schema_id)
         if schema is None or schema.kind != "AVRO":
             raise ValueError(f"{registry} has no Avro schema of id {schema_id}")
-        named: dict[str, Any] = {}
-        _parse_references(registry, schema, named)
-        writer_schema = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+        try:
+            named: dict[str, Any] = {}
+            _parse_references(registry, schema, named)
+            writer_schema = _parsed(schema.text, named)
+        except UsageError as error:
+            raise SchemaRegistryError(f"{registry}: schema {schema_id} cannot be used: {error}") from error
 
         def read(payload: bytes) -> Any:
             stream = io.BytesIO(payload)
-            item = fastavro.schemaless_reader(stream, writer_schema, reader_schema)
+            item = fastavro.schemaless_reader(stream, writer_schema, reader_schema)["item"]
             if rest := stream.read():
                 raise ValueError(f"{len(rest)} bytes follow what schema {schema_id} describes")
             return item
@@ -84,9 +87,9 @@ def _parse_references(registry: Registry, schema: Schema, named: dict[str, Any])
     for reference in schema.references:
         found = registry.version(reference.subject, reference.version)
         if found is None:
-            raise ValueError(f"{registry} has no version {reference.version} of {reference.subject}")
+            raise UsageError(f"there is no version {reference.version} of {reference.subject}")
         _parse_references(registry, found, named)
-        _fastavro().parse_schema(json.loads(found.text), named_schemas=named)
+        _parsed(found.text, named)
 
 
 def _normalized(schema: AvroSchema) -> str:
@@ -94,14 +97,25 @@ def _normalized(schema: AvroSchema) -> str:
     try:
         if isinstance(schema, str) and schema.lstrip()[:1] in ('"', "{", "["):
             schema = json.loads(schema)
-        return json.dumps(schema, sort_keys=True)
+        return json.dumps(_without_hints(schema), sort_keys=True)
     except (ValueError, TypeError) as error:
         raise UsageError(f"the Avro schema is no JSON: {error}") from error
 
 
-def _parsed(schema: Any) -> Any:
+def _without_hints(schema: Any) -> Any:
+    """What fastavro notes in a schema that it has parsed is no part of it; `{"type": "string"}` is "string"."""
+    if isinstance(schema, Mapping):
+        found = {key: _without_hints(value) for key, value in schema.items() if not key.startswith("__")}
+        return found["type"] if found.keys() == {"type"} else found
+    return list(map(_without_hints, schema)) if isinstance(schema, Sequence) and not isinstance(schema, str) else schema
+
+
+def _parsed(text: str, named: dict[str, Any]) -> Any:
+    """Of a record with one field, which has the same bytes, since fastavro finds named types from a record alone.
+    named: those that the schema may use; the ones that it defines are added. Raises UsageError."""
     try:
-        return _fastavro().parse_schema(schema)
+        schema = {"type": "record", "name": "kreplog_item", "fields": [{"name": "item", "type": json.loads(text)}]}
+        return _fastavro().parse_schema(schema, named_schemas=named)
     except Exception as error:  # fastavro raises what it meets
         raise UsageError(f"fastavro does not take the Avro schema: {error}") from error
 

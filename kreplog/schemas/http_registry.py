@@ -18,6 +18,7 @@ NOT_FOUND = {40401, 40402, 40403}
 """Error codes of a subject, a version, or a schema that does not exist."""
 
 MAX_RESPONSE = 64 << 20
+MAX_ID = 2**32 - 1
 
 
 class HttpRegistry:
@@ -53,7 +54,10 @@ class HttpRegistry:
             answer = self._request(path, body)
         if answer is None:
             raise SchemaRegistryError(f"{self._url}: subject {subject} vanished while a schema was registered in it")
-        return SchemaVersion(self._field(answer, "id", int), self._field(answer, "version", int))
+        registered = SchemaVersion(self._field(answer, "id", int), self._field(answer, "version", int))
+        if not 0 <= registered.id <= MAX_ID:
+            raise self._unexpected(answer)
+        return registered
 
     def schema(self, schema_id: int) -> Schema | None:
         return self._schema(f"/schemas/ids/{schema_id}")
@@ -70,7 +74,7 @@ class HttpRegistry:
             found = tuple(
                 Reference(str(item["name"]), str(item["subject"]), int(item["version"])) for item in references
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._unexpected(answer) from error
         return Schema(str(answer.get("schemaType", "AVRO")), self._field(answer, "schema", str), found)
 
@@ -90,7 +94,7 @@ class HttpRegistry:
             if code in NOT_FOUND:
                 return None
             raise SchemaRegistryError(f"{self._url}{path} answers {error.code}: {message}") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise SchemaRegistryError(f"{self._url}{path} is unreachable: {error}; try again") from error
         if not isinstance(answer, dict):
             raise self._unexpected(answer)
@@ -110,5 +114,5 @@ def _refusal(error: urllib.error.HTTPError) -> tuple[int, str]:
     try:
         answer = json.loads(error.read(MAX_RESPONSE))
         return int(answer["error_code"]), str(answer["message"])
-    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, http.client.HTTPException):
         return 0, error.reason

@@ -23,7 +23,7 @@ class Protobuf(TopicCodec):
     """Of messages of one class. Fields that the class does not know come back when such a message is appended again.
 
     message: the class, as protoc generates it. registry: its URL, or an object; by default the file
-    `<folder>/<topic>.schemas`. subject: by default `<topic>-key` or `<topic>-value`; the files that the message's
+    `<folder>/kreplog.schemas`. subject: by default `<topic>-key` or `<topic>-value`; the files that the message's
     imports are registered under their own names. A record of another message does not decode, where the registry has
     the descriptor; of a .proto text, as Java programs register it, the record is taken for a `message`.
     Raises UsageError where protobuf is not installed, ArgumentTypeError.
@@ -35,7 +35,7 @@ class Protobuf(TopicCodec):
         except ImportError as error:
             raise UsageError("Protobuf needs its package: pip install 'kreplog[schemas]'") from error
         given: object = message
-        if not isinstance(given, type) or not issubclass(given, Message):
+        if not isinstance(given, type) or not issubclass(given, Message) or given is Message:
             raise ArgumentTypeError(f"message is a class that protoc generates, not {given!r}")
         self._message = message
         self._registry = registry
@@ -56,7 +56,7 @@ class Protobuf(TopicCodec):
         def encode(item: Any) -> bytes:
             if not isinstance(item, message):
                 raise TypeError(f"it is no {name}")
-            payload = indexes + item.SerializeToString()
+            payload = indexes + item.SerializeToString(deterministic=True)  # of a key, equal bytes
             return wire_format.with_id(schema_id(), payload)
 
         def decode(data: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""SchemaFile: a registry that is a file, by default `<folder>/<topic>.schemas`.
+"""SchemaFile: a registry that is a file, by default `<folder>/kreplog.schemas` for the topics of a folder.
 
     1c2b3a4d {"id": 1, "subject": "orders-value", "version": 1, "schemaType": "AVRO", "schema": "...", "references": []}
 
@@ -90,8 +90,6 @@ class SchemaFile:
     def _read_new_lines(self) -> None:
         try:
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
         except OSError as error:
             raise error_of("cannot open", self._path, error) from error
         try:
@@ -175,16 +173,20 @@ class SchemaFile:
         try:
             os.ftruncate(file, self._end)
             try:
-                at = self._end
-                while line:
-                    written = os.pwrite(file, line, at)
-                    at, line = at + written, line[written:]
-                self._sync(file)
+                for part in (line, b"\n"):  # a line that has an end is whole, also after a loss of power
+                    self._write(file, part)
+                    self._sync(file)
             except BaseException:
                 os.ftruncate(file, self._end)
                 raise
         except OSError as error:
             raise error_of("cannot write", self._path, error) from error
+
+    def _write(self, file: int, data: bytes) -> None:
+        at = os.fstat(file).st_size
+        while data:
+            written = os.pwrite(file, data, at)
+            at, data = at + written, data[written:]
 
     def _sync(self, file: int) -> None:
         try:
@@ -212,7 +214,7 @@ def _line(subject: str, registered: SchemaVersion, schema: Schema) -> bytes:
         "references": [reference._asdict() for reference in schema.references],
     }
     data = json.dumps(content).encode()
-    return b"%08x %s\n" % (crc32c(data), data)
+    return b"%08x %s" % (crc32c(data), data)
 
 
 def _abandon_in_child() -> None:

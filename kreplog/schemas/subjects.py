@@ -11,7 +11,9 @@ from kreplog.schemas.registry import Registry, Schema, SchemaVersion
 from kreplog.schemas.schema_file import SchemaFile
 
 RegistryLike: TypeAlias = str | Registry | None
-"""A registry, its URL, or None for the file beside the topic."""
+"""A registry, its URL, or None for the file of the topic's folder."""
+
+SCHEMA_FILE = "kreplog.schemas"
 
 
 class Subject:
@@ -32,10 +34,11 @@ class Subject:
 
 def subject_of(path: str, field: str, registry: RegistryLike, name: str | None) -> Subject:
     """Of the topic at `<folder>/<topic>`, by Confluent's TopicNameStrategy. Raises ArgumentTypeError, UsageError."""
+    folder, topic = os.path.split(path)
     if registry is None:
-        registry = SchemaFile(path + ".schemas")
+        registry = SchemaFile(os.path.join(folder, SCHEMA_FILE))
     elif isinstance(registry, str):
         registry = HttpRegistry(registry)
     elif not isinstance(registry, Registry):
         raise ArgumentTypeError(f"registry is a URL or a Registry, not {type(registry).__name__}")
-    return Subject(registry, name or f"{os.path.basename(path)}-{field}")
+    return Subject(registry, name or f"{topic}-{field}")

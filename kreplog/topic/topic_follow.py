@@ -17,7 +17,7 @@ from kreplog._native.directory import was_topic_released
 from kreplog._native.following import FollowIterator
 from kreplog._native.shown_lock import is_topic_locked
 from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_timeout, writer_outcome
-from kreplog.errors import ArgumentTypeError, LogClosedError, UsageError
+from kreplog.errors import ArgumentTypeError, LogClosedError, RecordDecodeError, UsageError
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.partition_follows import TURN, PartitionFollows
 
@@ -62,6 +62,7 @@ class TopicFollow(Generic[T]):
         self._topic_polled_s = -POLL_INTERVAL_S
         self._taken = 0
         self._busy = False
+        self._unconverted: tuple[int, Any] | None = None  # what was taken, while its conversion has not succeeded
         self._add_new()
         unknown = sorted(set(starts) - self._known)
         if unknown:
@@ -108,11 +109,19 @@ class TopicFollow(Generic[T]):
                 await asyncio.get_running_loop().run_in_executor(None, sleep_any, waits)
 
     def _take(self) -> T | None:
-        while (found := self._partitions.take()) is not None:
-            item = self._convert(*found)
+        while True:
+            if self._unconverted is None:
+                self._unconverted = self._partitions.take()
+            if self._unconverted is None:
+                return None
+            try:
+                item = self._convert(*self._unconverted)
+            except RecordDecodeError:
+                self._unconverted = None  # the next call goes on behind it
+                raise
+            self._unconverted = None
             if item is not None:
                 return item
-        return None
 
     def _deadline(self, deadline_s: float | None) -> float | None:
         """When to end: `timeout` after the first time that nothing was left to read; None without a timeout."""

@@ -23,6 +23,7 @@ from kreplog.errors import (
     CorruptBatchError,
     CorruptCheckpointError,
     InvalidTransactionStateError,
+    OffsetOutOfRangeError,
     ProducerFencedError,
     UnverifiedTransactionError,
     UsageError,
@@ -443,6 +444,46 @@ def test_a_read_ends_at_the_high_watermark_of_a_log_that_is_truncated(tmp_path: 
         log.append_many([b"not committed"])
         assert log.high_watermark == 1
         assert list(values) == []
+
+
+def test_a_read_of_a_log_that_is_truncated_returns_no_offset_twice(tmp_path: Path) -> None:
+    """Where a batch stands by then that begins below what was read."""
+    path = tmp_path / "t-0"
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        for number in range(6):
+            log.append(b"%d" % number)
+        records = iter(reader.read())
+        read = [next(records) for _ in range(4)]
+        log.truncate_to(1)
+        log.append_many([b"new"] * 7)
+        assert [record.offset for record in [*read, *records]] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_read_whose_next_records_are_deleted_says_so(tmp_path: Path, own: bool) -> None:
+    path = tmp_path / "t-0"
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        for _ in range(4):
+            log.append_many([b"x"] * 10)
+            log.roll()
+        records = iter((log if own else reader).read())
+        assert next(records).offset == 0
+        log.delete_records_before(30)
+        with pytest.raises(OffsetOutOfRangeError, match="offset 10 is below the first one kept"):
+            list(records)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_open_transaction_that_is_deleted_is_not_returned(tmp_path: Path, own: bool) -> None:
+    path = tmp_path / "t-0"
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        log.append(b"plain")
+        log.append_batches(sent(1, 0, b"open"), transactional=True)
+        follow = (log if own else reader).follow(0, 0.01, isolation="read_committed")
+        assert next(follow).value == b"plain"
+        log.delete_records_before(2)
+        with pytest.raises(OffsetOutOfRangeError):
+            next(follow)
 
 
 def test_kip_890_a_transaction_begins_only_where_its_coordinator_has_confirmed_it(tmp_path: Path) -> None:

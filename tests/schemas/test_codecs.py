@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
+from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ from kreplog.errors import (
     RecordDecodeError,
     RecordEncodeError,
     SchemaRegistryError,
+    StorageError,
     UsageError,
 )
 from kreplog.schemas import Avro, HttpRegistry, Protobuf, Schema, SchemaFile
@@ -74,7 +77,7 @@ def test_avro_with_the_schemas_beside_the_topic(path: Path) -> None:
         assert value_of(topic)[0] == {"id": 1, "item": "pen"}
         with pytest.raises(RecordEncodeError, match="no schema of its own"):
             topic.append({"id": 4, "item": "mat"})
-    file = SchemaFile(f"{path}.schemas")
+    file = SchemaFile(path.with_name("kreplog.schemas"))
     assert [file.version("orders-value", number) is None for number in (1, 2, 3)] == [False, False, True]
     assert file.schema(1) == Schema("AVRO", '"string"') or file.schema(2) == Schema("AVRO", '"string"')
 
@@ -91,7 +94,7 @@ def test_protobuf_with_the_schemas_beside_the_topic(path: Path) -> None:
     other = r"offset 0.*it is a shop\.Order, not a shop\.Note"
     with Topic.open(path, value_codec=Protobuf(Note)) as topic, pytest.raises(RecordDecodeError, match=other):
         value_of(topic)
-    file = SchemaFile(f"{path}.schemas")
+    file = SchemaFile(path.with_name("kreplog.schemas"))
     schema = file.version("orders-value", 1)
     assert schema is not None and [tuple(reference) for reference in schema.references] == [
         ("money.proto", "money.proto", 1)
@@ -136,8 +139,85 @@ def test_avro_with_named_types_of_other_subjects(path: Path, server: SchemaRegis
     server.subjects.clear()
     codec = codec_of(Avro(None, server.url), "value", str(path))
     assert codec is not None
-    with pytest.raises(ValueError, match="no version 1 of money"):
+    with pytest.raises(SchemaRegistryError, match="no version 1 of money"):
         codec.decode(with_id(2, b"\x08"))
+
+
+def test_avro_with_several_types_in_a_topic(path: Path, server: SchemaRegistryServer) -> None:
+    """As Confluent has it: a union of schemas of other subjects, which share a third."""
+    money = '{"type":"record","name":"Money","namespace":"shop","fields":[{"name":"cents","type":"long"}]}'
+    server.register("money", {"schemaType": "AVRO", "schema": money, "references": []})
+    references = [{"name": "shop.Money", "subject": "money", "version": 1}]
+    for name in ("Order", "Refund"):
+        fields = [{"name": "of", "type": "shop.Money"}]
+        schema = json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": fields})
+        server.register(name, {"schemaType": "AVRO", "schema": schema, "references": references})
+    references = [{"name": f"shop.{name}", "subject": name, "version": 1} for name in ("Order", "Refund")]
+    union = {"schemaType": "AVRO", "schema": '["shop.Order","shop.Refund"]', "references": references}
+    number = server.register("orders-value", union)["id"]
+    codec = codec_of(Avro(None, server.url), "value", str(path))
+    assert codec is not None and codec.decode(with_id(number, b"\2\x08")) == {"of": {"cents": 4}}
+
+
+def test_the_same_schema_has_one_id(path: Path) -> None:
+    """Keys of another id would be in other partitions."""
+    parsed = fastavro.parse_schema({"type": "array", "items": {"type": "string"}, "doc": "x"})
+    spellings: list[Any] = [{"items": "string", "type": "array", "doc": "x"}, parsed, json.dumps(parsed)]
+    data = {codec_of(Avro(spelling), "key", str(path)).encode(["a"]) for spelling in spellings}  # type: ignore[union-attr]  # a codec
+    assert len(data) == 1
+    names = ["string", '"string"', {"type": "string"}]
+    assert len({codec_of(Avro(name), "key", str(path)).encode("a") for name in names}) == 1  # type: ignore[union-attr]  # a codec
+    assert SchemaFile(path.with_name("kreplog.schemas")).version("orders-key", 3) is None
+
+
+def test_equal_messages_have_equal_bytes(path: Path) -> None:
+    codec = codec_of(Protobuf(struct_pb2.Struct), "key", str(path))
+    assert codec is not None
+    items = [(f"name {number}", number) for number in range(20)]
+    assert codec.encode(struct_pb2.Struct(fields=_values(items))) == codec.encode(
+        struct_pb2.Struct(fields=_values(items[::-1]))
+    )
+
+
+def _values(items: list[tuple[str, int]]) -> dict[str, Any]:
+    return {name: struct_pb2.Value(number_value=number) for name, number in items}
+
+
+def test_a_dead_letter_has_the_schema_of_its_record(path: Path) -> None:
+    other = {**ORDER, "name": "Other"}
+    with Topic.open(path.with_name("orders.dead"), 1, value_codec=Avro(other)) as dead:
+        dead.append({"id": 9, "item": "of its own"})
+    with (
+        Topic.open(path, 1, value_codec=Avro(ORDER)) as topic,
+        topic.work_queue("q", dead_letter="orders.dead", delivery_count_limit=1) as queue,
+    ):
+        topic.append({"id": 1, "item": "pen"})
+        queue.nack(queue.take()[0])
+    with Topic.open(path.with_name("orders.dead"), value_codec=Avro(None)) as dead:
+        assert value_of(dead)[1] == {"id": 1, "item": "pen"}
+
+
+def test_a_schema_file_that_is_missing_is_no_fault_of_a_record(path: Path) -> None:
+    with Topic.open(path, 1, value_codec=Avro(ORDER)) as topic:
+        topic.append({"id": 1, "item": "pen"})
+    path.with_name("kreplog.schemas").unlink()
+    with Topic.open(path, value_codec=Avro(ORDER)) as topic, pytest.raises(StorageError, match=r"kreplog\.schemas"):
+        list(topic.read(on_error="skip"))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_follow_goes_on_once_the_registry_is_back(path: Path, server: SchemaRegistryServer, at_once: bool) -> None:
+    with Topic.open(path, 1, value_codec=Avro(ORDER, server.url)) as topic:
+        topic.append_many([{"id": number, "item": "pen"} for number in range(4)])
+    with Topic.open(path, value_codec=Avro(ORDER, server.url)) as topic:
+        follow: Any = topic.follow_batches(timeout=0.01) if at_once else topic.follow(timeout=0.01)
+        server.broken = 503, b""
+        for _ in range(3):
+            with pytest.raises(SchemaRegistryError):
+                next(follow)
+        server.broken = None
+        found = [record for batch in follow for record in batch] if at_once else list(follow)
+        assert [record.value["id"] for record in found] == [0, 1, 2, 3]
 
 
 def test_a_schema_is_registered_and_read_once(path: Path, server: SchemaRegistryServer) -> None:
@@ -168,7 +248,13 @@ def test_a_registry_that_fails_is_no_fault_of_a_record(path: Path, server: Schem
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"[]", b"<html>", b'{"id": "x"}', b"\xff", b'{"schema": 5}', b'{"references": 1}']
+    "answer",
+    [
+        *(b"", b"[]", b"<html>", b'{"id": "x"}', b"\xff", b'{"schema": 5}', b'{"references": 1}', b"[" * 10**5),
+        b'{"id": -1, "version": 1, "schema": 5}',
+        b'{"id": 4294967296, "version": 1, "schema": 5}',
+        b'{"id": 1, "schema": "", "references": [{"name": "", "subject": "", "version": 1e999}]}',
+    ],
 )
 def test_what_is_no_registry(server: SchemaRegistryServer, answer: bytes) -> None:
     server.broken = 200, answer
@@ -207,7 +293,7 @@ def test_a_registry_that_is_silent() -> None:
 def test_a_path_may_end_in_a_slash(path: Path) -> None:
     with Topic.open(f"{path}/", 1, value_codec=Avro(ORDER)) as topic:
         topic.append({"id": 1, "item": "pen"})
-    assert SchemaFile(f"{path}.schemas").version("orders-value", 1) is not None
+    assert SchemaFile(path.with_name("kreplog.schemas")).version("orders-value", 1) is not None
 
 
 def test_another_host_is_not_sent_the_password(server: SchemaRegistryServer) -> None:
@@ -247,14 +333,14 @@ def test_what_a_schema_does_not_take_is_not_written(path: Path, item: Any) -> No
         with pytest.raises(RecordEncodeError, match="Avro"):
             topic.append(item)
         assert topic.offsets()[0].stop == 0
-    assert not Path(f"{path}.schemas").exists()
+    assert not path.with_name("kreplog.schemas").exists()
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", with_id(9, b"\2\2x"), with_id(1, b"\2"), with_id(1, b"\2\2xy"), with_id(2, b"")]
 )
 def test_what_does_not_decode(path: Path, data: bytes) -> None:
-    file = SchemaFile(f"{path}.schemas")
+    file = SchemaFile(path.with_name("kreplog.schemas"))
     file.register("orders-value", Schema("AVRO", json.dumps(ORDER, sort_keys=True)))
     file.register("orders-value", Schema("PROTOBUF", "a"))
     with Topic.open(path, 1) as topic:
@@ -299,7 +385,7 @@ def test_wrong_arguments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_text_of_protobuf_is_taken_for_the_message(path: Path) -> None:
     """As Java programs register it."""
-    file = SchemaFile(f"{path}.schemas")
+    file = SchemaFile(path.with_name("kreplog.schemas"))
     file.register("orders-value", Schema("PROTOBUF", 'syntax = "proto3"; message Order { int64 id = 1; }'))
     codec = codec_of(Protobuf(Order), "value", str(path))
     assert codec is not None and codec.decode(with_id(1, b"\0\x08\x05")) == Order(id=5)

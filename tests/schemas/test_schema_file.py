@@ -29,7 +29,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_schemas_have_ids_and_subjects_have_versions(path: Path) -> None:
     file = SchemaFile(path)
-    assert file.schema(1) is file.version("s", 1) is None
+    with pytest.raises(StorageError, match="cannot open"):
+        file.schema(1)
+    with pytest.raises(StorageError, match="cannot open"):
+        file.version("s", 1)
     assert file.register("s", A) == (1, 1)
     assert file.register("s", B) == (2, 2)
     assert file.register("t", B) == SchemaVersion(id=2, version=1)
