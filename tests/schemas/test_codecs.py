@@ -165,7 +165,7 @@ def test_the_same_schema_has_one_id(path: Path) -> None:
     spellings: list[Any] = [{"items": "string", "type": "array", "doc": "x"}, parsed, json.dumps(parsed)]
     data = {codec_of(Avro(spelling), "key", str(path)).encode(["a"]) for spelling in spellings}  # type: ignore[union-attr]  # a codec
     assert len(data) == 1
-    names = ["string", '"string"', {"type": "string"}]
+    names: list[Any] = ["string", '"string"', {"type": "string"}]
     assert len({codec_of(Avro(name), "key", str(path)).encode("a") for name in names}) == 1  # type: ignore[union-attr]  # a codec
     assert SchemaFile(path.with_name("kreplog.schemas")).version("orders-key", 3) is None
 
