@@ -11,6 +11,8 @@ from kreplog.config import RANGES
 from kreplog.errors import UsageError
 
 NAN = float("nan")
+INTEGER_CHARACTERS = set("+-0123456789 ")
+"""Not all that Python reads, such as 1_000."""
 
 
 def config_value(config: Any, field: str, value: Any) -> Any:
@@ -39,7 +41,7 @@ def value_like(default: bool | int, value: Any) -> bool | int:
 def integer(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         try:
-            found = int(value, 10) if isinstance(value, str) else value
+            found = int(value) if isinstance(value, str) and not set(value) - INTEGER_CHARACTERS else value
         except ValueError:
             found = None
         if isinstance(found, bool) or not isinstance(found, int) or not low <= found <= high:

@@ -168,6 +168,8 @@ def check(
     given.update((name, (value, "the command line")) for name, value in overrides.items() if value is not None)
     values: dict[str, Any] = {}
     for name, (value, source) in given.items():
+        if name in RENAMED:
+            raise UsageError(f"{name} in {source} is called {RENAMED[name]}, as in Kafka: rename it there")
         if name not in SETTINGS:
             raise UsageError(
                 f"{name} in {source} is not a setting of a broker: the settings are {', '.join(sorted(SETTINGS))}"
@@ -516,4 +518,7 @@ SETTINGS: dict[str, _Setting] = {
 }
 """Every setting of a broker, by Kafka's name."""
 
-_ENVIRONMENT = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in SETTINGS}
+RENAMED = {"flush.messages": "log.flush.interval.messages"}
+"""Former names, which are refused, so that no setting is lost in silence."""
+
+_ENVIRONMENT = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in (*SETTINGS, *RENAMED)}

@@ -76,7 +76,7 @@ def test_a_default_of_topics_is_of_the_cluster_and_of_no_broker(name: str) -> No
     assert (valid, len(ignored)) == (BrokerConfigs((), ((name, "8"),)), 1)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("0", 2), ("65", 2), ("", 2), ("many", 2), ("\u0665", 5)])
+@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("0", 2), ("65", 2), ("", 2), ("many", 2), ("\u0665", 2)])
 def test_the_number_of_fetchers_is_the_static_one_where_another_is_not_allowed(text: str, expected: int) -> None:
     assert num_replica_fetchers(BrokerConfigs((("num.replica.fetchers", text),)), 2) == expected
     assert num_replica_fetchers(BrokerConfigs((), (("num.replica.fetchers", text),)), 2) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from kreplog.errors import UsageError
 from kreplog.server.broker import log_config_of
-from kreplog.server.settings import SETTINGS, Listener, given_value, load
+from kreplog.server.settings import SETTINGS, Listener, check, given_value, load
 
 NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
 
@@ -101,6 +101,8 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
             "unclean.leader.election.enable = 'x' in the command line: must be",
         ),
         ("log.message.timestamp.type", "Now", "log.message.timestamp.type = 'Now' in the command line: choose one of"),
+        ("broker.id", "1_0", "must be an integer"),
+        ("flush.messages", 1, "flush.messages in the command line is called log.flush.interval.messages"),
         ("no.such.setting", 1, "no.such.setting in the command line is not a setting of a broker"),
     ],
 )
@@ -135,3 +137,8 @@ def test_cleaner_threads_share_the_dedupe_buffer() -> None:
     assert log_config_of(settings).dedupe_buffer_size == 1 << 18
     assert given_value(settings, "log.cleaner.dedupe.buffer.size") == 1 << 20
     assert given_value(settings, "log.cleaner.io.buffer.size") == 512 << 10
+
+
+def test_a_former_name_in_the_environment_is_not_lost_in_silence() -> None:
+    with pytest.raises(UsageError, match=r"is called log\.flush\.interval\.messages"):
+        check({"broker.id": 0}, "file", {"KREPLOG_FLUSH_MESSAGES": "1"}, {})

@@ -43,7 +43,11 @@ def internal_topics(groups: GroupConfig, transactions: TransactionConfig) -> dic
             groups.offsets_topic_num_partitions,
             groups.offsets_topic_replication_factor,
             "offsets.topic.replication.factor",
-            {"segment.bytes": str(groups.offsets_topic_segment_bytes), "cleanup.policy": "compact"},
+            {
+                "segment.bytes": str(groups.offsets_topic_segment_bytes),
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+            },
         ),
         TRANSACTION: InternalTopic(
             TRANSACTIONS_TOPIC,
@@ -54,6 +58,8 @@ def internal_topics(groups: GroupConfig, transactions: TransactionConfig) -> dic
                 "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
                 "min.insync.replicas": str(transactions.transaction_state_log_min_isr),
                 "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "unclean.leader.election.enable": "false",  # whatever the default is: it would lose outcomes
             },
         ),
     }

@@ -6,12 +6,12 @@ the cluster and of each broker are in partition_limits. Source: Kafka, ZkAdminMa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kreplog.core.controller import assignment
 from kreplog.core.nodes import TopicNode
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
-from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError
+from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
 from kreplog.types import BrokerRegistration
 
 MAX_NEW_PARTITIONS = 10_000
@@ -62,6 +62,23 @@ def replication_factor(requested: int, default: int, brokers: int) -> int:
     if requested != BROKER_DEFAULT:
         return requested
     return min(MAX_DEFAULT_REPLICATION_FACTOR, brokers) if default == BROKER_DEFAULT else default
+
+
+def given_replicas(assignments: Iterable[tuple[int, Sequence[int]]], partitions: int, factor: int) -> Replicas:
+    """The replicas that a request to create a topic gives, of each partition; none: they are to be placed. partitions,
+    factor: BROKER_DEFAULT where they are given. Raises UsageError (they are not), InvalidReplicaAssignmentError (a
+    partition twice)."""
+    given: Replicas = {}
+    for number, replicas in assignments:
+        if number in given:
+            raise InvalidReplicaAssignmentError(f"partition {number} is assigned twice")
+        given[number] = tuple(replicas)
+    if given and (partitions, factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
+        raise UsageError(
+            f"a number of partitions ({partitions}) and a replication factor ({factor}) beside assignments: give "
+            f"{BROKER_DEFAULT} for both, since the assignments decide"
+        )
+    return given
 
 
 def topic_replicas(

@@ -33,8 +33,8 @@ PARTITION_BYTES = 500
 """Bytes charged for a session, and for each partition in it: their approximate memory."""
 
 EVICTION_MS = 120_000
-"""A consumer's session is evicted for another consumer only if unused for this long, so that they do not evict each
-other in a loop. Kafka's min.incremental.fetch.session.eviction.ms."""
+"""A session is evicted for a consumer's only if unused for this long, so that consumers do not evict each other in a
+loop. Kafka's min.incremental.fetch.session.eviction.ms."""
 
 
 def next_epoch(session_epoch: int) -> int:
@@ -287,11 +287,12 @@ class FetchSessions:
 
     def _victim(self, replica_id: int, now_ms: int) -> _Session | None:
         """The session to evict: for a follower the least recently used of consumers, else of followers; for a consumer
-        only another consumer's that was unused for EVICTION_MS (KIP-227: followers are privileged)."""
+        only one that was unused for EVICTION_MS, another consumer's if there is one (KIP-227: followers are
+        privileged); a follower leaves such a session when it has fewer fetchers."""
         if replica_id > CONSUMER:
             return next(chain(self._consumers.values(), self._followers.values()), None)
-        oldest = next(iter(self._consumers.values()), None)
-        return oldest if oldest is not None and now_ms - oldest.used_ms >= EVICTION_MS else None
+        oldest = (next(iter(kind.values()), None) for kind in (self._consumers, self._followers))
+        return next((found for found in oldest if found is not None and now_ms - found.used_ms >= EVICTION_MS), None)
 
     def _close(self, session: _Session) -> None:
         del self._of_kind(session.replica_id)[session.id]

@@ -273,7 +273,8 @@ class AdminHandlers:
         """partitions: of all topics of the request."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
-        given_replicas = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+        entries = ((entry.partition_index, entry.broker_ids) for entry in topic.assignments)
+        given_replicas = new_partitions.given_replicas(entries, topic.num_partitions, topic.replication_factor)
         default = self._settings.default_replication_factor
         factor = new_partitions.replication_factor(topic.replication_factor, default, len(brokers))
         existing = sum(len(view.partitions) for view in self._topics.all.values())

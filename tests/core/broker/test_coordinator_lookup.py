@@ -31,12 +31,18 @@ TOPICS = internal_topics(
 def test_internal_topics_are_compacted_and_sized_by_their_settings() -> None:
     offsets, transactions = TOPICS[GROUP], TOPICS[TRANSACTION]
     assert (offsets.name, offsets.partitions, offsets.replication_factor) == (OFFSETS_TOPIC, 7, 2)
-    assert offsets.settings == {"segment.bytes": "1048576", "cleanup.policy": "compact"}
+    assert offsets.settings == {
+        "segment.bytes": "1048576",
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+    }
     assert (transactions.name, transactions.partitions, transactions.replication_factor) == (TRANSACTIONS_TOPIC, 5, 4)
     assert transactions.settings == {
         "segment.bytes": "2097152",
         "min.insync.replicas": "3",
         "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "unclean.leader.election.enable": "false",
     }
 
 

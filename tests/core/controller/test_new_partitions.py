@@ -9,12 +9,13 @@ from kreplog.core.controller.new_partitions import (
     MAX_NEW_PARTITIONS,
     added_partitions,
     check_keeps_partitions,
+    given_replicas,
     topic_replicas,
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
-from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError
+from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
 from kreplog.types import BrokerRegistration
 
 BROKERS = {number: BrokerRegistration(number, 1, "host", 9092, "r") for number in (1, 2, 3)}
@@ -75,3 +76,13 @@ def test_only_internal_topics_keep_their_partitions() -> None:
     check_keeps_partitions("t")
     with pytest.raises(InvalidPartitionsError, match=f"{OFFSETS_TOPIC} is internal and keeps its partitions"):
         check_keeps_partitions(OFFSETS_TOPIC)
+
+
+def test_a_request_that_gives_replicas_gives_them_once_and_no_numbers() -> None:
+    assert given_replicas([(1, [2]), (0, [1])], -1, -1) == {0: (1,), 1: (2,)}
+    assert given_replicas([], 3, 2) == {}
+    with pytest.raises(InvalidReplicaAssignmentError, match="partition 0 is assigned twice"):
+        given_replicas([(0, [1]), (0, [2])], -1, -1)
+    for partitions, factor in ((1, -1), (-1, 2)):
+        with pytest.raises(UsageError, match="the assignments decide"):
+            given_replicas([(0, [1])], partitions, factor)

@@ -266,6 +266,18 @@ def test_an_idle_consumer_gives_way_to_another() -> None:
     assert len(fetches) == 1
 
 
+def test_an_idle_follower_gives_way_to_a_consumer() -> None:
+    """It has fewer fetchers by then, and has left the sessions of the others."""
+    fetches = cache(2)
+    begin(fetches, request([position(0)], replica=3), 0)
+    begin(fetches, request([position(0)], replica=3), 1)
+    last = sessions.EVICTION_MS - 1
+    assert begin(fetches, request([position(0)], replica=CONSUMER), last).session_id == 0
+    assert begin(fetches, request([position(0)], replica=CONSUMER), last + 1).session_id == 9
+    assert begin(fetches, request([position(0)], replica=CONSUMER), last + 1).session_id == 0
+    assert fetches.partitions(7) is None and fetches.partitions(8) is not None
+
+
 def test_no_slots_no_sessions() -> None:
     fetches = cache(0)
     context = begin(fetches, request([position(0)]))
