@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kreplog import Topic
-from kreplog.codecs import codec_of
 from kreplog.errors import (
     ArgumentTypeError,
     RecordDecodeError,
@@ -31,10 +30,11 @@ from kreplog.schemas.wire_format import with_id
 from tests.schemas.messages import Line, Money, Note, Order
 from tests.schemas.registry_server import SchemaRegistryServer, registry_server
 
-confluent_avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
-confluent_protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
-confluent_registry = pytest.importorskip("confluent_kafka.schema_registry")
-serialization = pytest.importorskip("confluent_kafka.serialization")
+NEEDS = "needs confluent-kafka with its schema registry, of the extra `dev`"
+confluent_avro = pytest.importorskip("confluent_kafka.schema_registry.avro", reason=NEEDS)
+confluent_protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf", reason=NEEDS)
+confluent_registry = pytest.importorskip("confluent_kafka.schema_registry", reason=NEEDS)
+serialization = pytest.importorskip("confluent_kafka.serialization", reason=NEEDS)
 
 ORDER = {
     "type": "record",
@@ -106,8 +106,7 @@ def test_protobuf_is_that_of_confluent(path: Path, server: SchemaRegistryServer,
     client = confluent_registry.SchemaRegistryClient({"url": server.url})
     context = serialization.SerializationContext("orders", serialization.MessageField.VALUE)
     theirs = confluent_protobuf.ProtobufSerializer(type(message), client)(message, context)
-    ours = codec_of(Protobuf(type(message), server.url), "value", str(path))
-    assert ours is not None
+    ours = Protobuf(type(message), server.url).for_topic(str(path), "value")
     assert ours.encoded(message, "value") == theirs
     assert ours.decode(theirs) == message
     assert confluent_protobuf.ProtobufDeserializer(type(message))(ours.encode(message), context) == message
@@ -117,8 +116,7 @@ def test_avro_is_that_of_confluent(path: Path, server: SchemaRegistryServer) -> 
     client = confluent_registry.SchemaRegistryClient({"url": server.url})
     context = serialization.SerializationContext("orders", serialization.MessageField.VALUE)
     item = {"id": -5, "item": "ü"}
-    ours = codec_of(Avro(ORDER, server.url), "value", str(path))
-    assert ours is not None
+    ours = Avro(ORDER, server.url).for_topic(str(path), "value")
     data = ours.encode(item)
     text = client.get_schema(1).schema_str
     assert text is not None
@@ -134,11 +132,10 @@ def test_avro_with_named_types_of_other_subjects(path: Path, server: SchemaRegis
     server.register("money", {"schemaType": "AVRO", "schema": money, "references": []})
     references = [{"name": "shop.Money", "subject": "money", "version": 1}]
     server.register("orders-value", {"schemaType": "AVRO", "schema": order, "references": references})
-    codec = codec_of(Avro(None, server.url), "value", str(path))
-    assert codec is not None and codec.decode(with_id(2, b"\x08")) == {"price": {"cents": 4}}
+    codec = Avro(None, server.url).for_topic(str(path), "value")
+    assert codec.decode(with_id(2, b"\x08")) == {"price": {"cents": 4}}
     server.subjects.clear()
-    codec = codec_of(Avro(None, server.url), "value", str(path))
-    assert codec is not None
+    codec = Avro(None, server.url).for_topic(str(path), "value")
     with pytest.raises(SchemaRegistryError, match="no version 1 of money"):
         codec.decode(with_id(2, b"\x08"))
 
@@ -155,24 +152,23 @@ def test_avro_with_several_types_in_a_topic(path: Path, server: SchemaRegistrySe
     references = [{"name": f"shop.{name}", "subject": name, "version": 1} for name in ("Order", "Refund")]
     union = {"schemaType": "AVRO", "schema": '["shop.Order","shop.Refund"]', "references": references}
     number = server.register("orders-value", union)["id"]
-    codec = codec_of(Avro(None, server.url), "value", str(path))
-    assert codec is not None and codec.decode(with_id(number, b"\2\x08")) == {"of": {"cents": 4}}
+    codec = Avro(None, server.url).for_topic(str(path), "value")
+    assert codec.decode(with_id(number, b"\2\x08")) == {"of": {"cents": 4}}
 
 
 def test_the_same_schema_has_one_id(path: Path) -> None:
     """Keys of another id would be in other partitions."""
     parsed = fastavro.parse_schema({"type": "array", "items": {"type": "string"}, "doc": "x"})
     spellings: list[Any] = [{"items": "string", "type": "array", "doc": "x"}, parsed, json.dumps(parsed)]
-    data = {codec_of(Avro(spelling), "key", str(path)).encode(["a"]) for spelling in spellings}  # type: ignore[union-attr]  # a codec
+    data = {Avro(spelling).for_topic(str(path), "key").encode(["a"]) for spelling in spellings}
     assert len(data) == 1
     names: list[Any] = ["string", '"string"', {"type": "string"}]
-    assert len({codec_of(Avro(name), "key", str(path)).encode("a") for name in names}) == 1  # type: ignore[union-attr]  # a codec
+    assert len({Avro(name).for_topic(str(path), "key").encode("a") for name in names}) == 1
     assert SchemaFile(path.with_name("kreplog.schemas")).version("orders-key", 3) is None
 
 
 def test_equal_messages_have_equal_bytes(path: Path) -> None:
-    codec = codec_of(Protobuf(struct_pb2.Struct), "key", str(path))
-    assert codec is not None
+    codec = Protobuf(struct_pb2.Struct).for_topic(str(path), "key")
     items = [(f"name {number}", number) for number in range(20)]
     assert codec.encode(struct_pb2.Struct(fields=_values(items))) == codec.encode(
         struct_pb2.Struct(fields=_values(items[::-1]))
@@ -356,8 +352,7 @@ def test_what_does_not_decode(path: Path, data: bytes) -> None:
 def test_no_payload_does_more_than_not_decode(tmp_path_factory: pytest.TempPathFactory, payload: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzzed") / "orders"
     for codec, item in ((Avro(ORDER), {"id": 1, "item": ""}), (Protobuf(Order), Order())):
-        bound = codec_of(codec, "value", f"{path}-{type(codec).__name__}")
-        assert bound is not None
+        bound = codec.for_topic(f"{path}-{type(codec).__name__}", "value")
         bound.encoded(item, "value")
         try:
             again = bound.decode(with_id(2 if isinstance(codec, Protobuf) else 1, payload))
@@ -387,12 +382,11 @@ def test_a_text_of_protobuf_is_taken_for_the_message(path: Path) -> None:
     """As Java programs register it."""
     file = SchemaFile(path.with_name("kreplog.schemas"))
     file.register("orders-value", Schema("PROTOBUF", 'syntax = "proto3"; message Order { int64 id = 1; }'))
-    codec = codec_of(Protobuf(Order), "value", str(path))
-    assert codec is not None and codec.decode(with_id(1, b"\0\x08\x05")) == Order(id=5)
+    codec = Protobuf(Order).for_topic(str(path), "value")
+    assert codec.decode(with_id(1, b"\0\x08\x05")) == Order(id=5)
 
 
 def test_fields_that_a_message_does_not_know_come_back(path: Path) -> None:
-    codec = codec_of(Protobuf(Money), "value", str(path))
-    assert codec is not None
+    codec = Protobuf(Money).for_topic(str(path), "value")
     data = codec.encode(Money(cents=1)) + b"\x92\x03\x03new"
     assert codec.encode(codec.decode(data)) == data

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,32 @@ def test_who_may_not_write_or_read(tmp_path: Path) -> None:
         SchemaFile(tmp_path / "no-folder" / "s").register("s", A)
     with pytest.raises(StorageError, match="cannot"):
         SchemaFile(tmp_path).schema(1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not sys.platform.startswith("linux"), reason="root may write anywhere")
+def test_a_user_who_may_only_read_finds_schemas_and_registers_none(path: Path) -> None:
+    SchemaFile(path).register("s", A)
+
+    def as_nobody() -> str:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresuid(65534, 65534, 65534)
+        file = SchemaFile(path)
+        with pytest.raises(StorageError) as caught:
+            file.register("s", B)
+        assert file.schema(1) == A
+        return str(caught.value)
+
+    tops = [path.parent, *path.parent.parents[:3]]
+    modes = [top.stat().st_mode for top in tops]
+    try:
+        for top in tops:
+            top.chmod(0o755)
+        path.chmod(0o444)
+        assert "cannot open" in InChild(as_nobody).result()
+    finally:
+        for top, mode in zip(tops, modes, strict=True):
+            top.chmod(mode)
 
 
 def test_what_was_cut_short_leaves_nothing_behind_a_shorter_line(path: Path) -> None:

@@ -30,7 +30,8 @@ class Process:
         self.calls: list[tuple[str, Any]] = []
         self.answer: Outcome = lambda results, error: None
         self.outcomes: list[tuple[Any, object]] = []
-        carry_out(self, self._steps(effects), lambda *outcome: self.outcomes.append(outcome))  # type: ignore[arg-type]
+        process: Any = self  # a BrokerProcess, as far as carry_out uses it
+        carry_out(process, self._steps(effects), lambda *outcome: self.outcomes.append(outcome))
 
     def called(self, verb: str, argument: Any, outcome: Outcome) -> None:
         self.calls.append((verb, argument))
