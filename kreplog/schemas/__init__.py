@@ -1,7 +1,7 @@
 """Schemas of keys and values: Avro and Protobuf, in the wire format of Confluent's serializers.
 
-A record names its schema by a number. The schemas are in a registry, which is given by its URL, or in a file beside the
-topic. Needs the extra `schemas`.
+A record names its schema by a number. The schemas are in a registry, which is given by its URL, or in a file of the
+topic's folder. Needs the extra `schemas`.
 """
 
 from kreplog.schemas.avro import Avro
