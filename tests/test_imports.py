@@ -28,6 +28,7 @@ CORE = {
     "kreplog.core",
     "kreplog.core.messages",
     "kreplog.core.group_messages",
+    "kreplog.core.consumer_group_messages",
     "kreplog.core.transaction_messages",
 }
 CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
@@ -81,7 +82,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,
-    "kreplog.core.group_messages": EVERYWHERE,
+    "kreplog.core.group_messages": EVERYWHERE | {"kreplog.core.consumer_group_messages"},
+    "kreplog.core.consumer_group_messages": EVERYWHERE,
     "kreplog.core.cursor_groups": EVERYWHERE,
     "kreplog.core.work_queues": EVERYWHERE,
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
@@ -95,8 +97,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.broker.log_cleaning": EVERYWHERE,
     # Of the cores wire has their messages alone: the dataclasses that frames are decoded into and encoded from.
     "kreplog.wire": EVERYWHERE
-    | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages", "kreplog.core.transaction_messages"},
-    "kreplog.wire.group_records": EVERYWHERE | {"kreplog._native", "kreplog.core.group_messages"},
+    | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages"}
+    | {"kreplog.core.consumer_group_messages", "kreplog.core.transaction_messages"},
+    "kreplog.wire.group_records": EVERYWHERE
+    | {"kreplog._native", "kreplog.core.group_messages", "kreplog.core.consumer_group_messages"},
     "kreplog.wire.transaction_records": EVERYWHERE | {"kreplog._native", "kreplog.core.transaction_messages"},
     "kreplog.coord": EVERYWHERE,
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},

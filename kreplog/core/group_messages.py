@@ -218,10 +218,13 @@ class TxnOffsetCommitResponse:
 
 
 class OffsetFetchGroup(NamedTuple):
-    """The part of an OffsetFetch request for one group. partitions: None for all that have a committed offset."""
+    """The part of an OffsetFetch request for one group. partitions: None for all that have a committed offset.
+    member_id, member_epoch: of a member of a consumer group (KIP-848); None and -1 from anybody else."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
