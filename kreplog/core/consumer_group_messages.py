@@ -142,8 +142,8 @@ ConsumerGroupResponse = ConsumerGroupHeartbeatResponse | ConsumerGroupDescribeRe
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """The epoch of a group. metadata_hash: of the topics that it is subscribed to, signed 64 bits; it changes with their
-    partitions, which begins a new epoch."""
+    """The epoch of a group. metadata_hash: of the topics that it is subscribed to, signed 64 bits; one that differs
+    begins a new epoch."""
 
     epoch: int
     metadata_hash: int = 0
