@@ -99,9 +99,14 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.wire": EVERYWHERE
     | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages"}
     | {"kreplog.core.consumer_group_messages", "kreplog.core.transaction_messages"},
+    "kreplog.wire.record_fields": EVERYWHERE | {"kreplog._native"},
+    "kreplog.wire.consumer_group_records": EVERYWHERE
+    | {"kreplog._native", "kreplog.core.consumer_group_messages", "kreplog.wire.record_fields"},
     "kreplog.wire.group_records": EVERYWHERE
-    | {"kreplog._native", "kreplog.core.group_messages", "kreplog.core.consumer_group_messages"},
-    "kreplog.wire.transaction_records": EVERYWHERE | {"kreplog._native", "kreplog.core.transaction_messages"},
+    | {"kreplog._native", "kreplog.core.group_messages"}
+    | {"kreplog.wire.consumer_group_records", "kreplog.wire.record_fields"},
+    "kreplog.wire.transaction_records": EVERYWHERE
+    | {"kreplog._native", "kreplog.core.transaction_messages", "kreplog.wire.record_fields"},
     "kreplog.coord": EVERYWHERE,
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE

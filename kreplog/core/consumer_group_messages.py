@@ -208,9 +208,9 @@ class MemberState(IntEnum):
     UNRELEASED_PARTITIONS   it has that epoch, and partitions of its target are still others'
     """
 
-    STABLE = 1
-    UNREVOKED_PARTITIONS = 2
-    UNRELEASED_PARTITIONS = 3
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
 
 
 class CurrentAssignment(NamedTuple):

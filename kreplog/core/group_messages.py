@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import NamedTuple
 
+from kreplog.core.consumer_group_messages import ConsumerGroupLogRecord
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, TopicPartition
 
@@ -424,5 +425,5 @@ class GroupRecord(NamedTuple):
     value: GroupMetadata | None
 
 
-LogRecord = OffsetRecord | PendingOffsetRecord | MarkerRecord | GroupRecord
+LogRecord = OffsetRecord | PendingOffsetRecord | MarkerRecord | GroupRecord | ConsumerGroupLogRecord
 """A record of `__consumer_offsets`."""

@@ -11,7 +11,8 @@
 
 Numbers are big-endian; a string has an int16 length, bytes an int32 one, -1 for null. Values are written in version 3,
 that of an offset with an expiry time in version 1, as Kafka does; versions 0 to 3 are read. No value: a tombstone.
-Pending offsets are in a batch of their producer's transaction, which a control batch ends.
+Pending offsets are in a batch of their producer's transaction, which a control batch ends. consumer_group_records.py
+has the other keys.
 Source: Kafka, OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
 """
 
@@ -34,6 +35,8 @@ from kreplog.core.group_messages import (
 )
 from kreplog.errors import UsageError
 from kreplog.types import NO_EPOCH, TopicPartition
+from kreplog.wire import consumer_group_records
+from kreplog.wire.record_fields import INT, LONG, SHORT, FieldReader, octets, text
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,9 +46,6 @@ _GROUP_KEY = 2
 _LATEST = 3
 _WITH_EXPIRY = 1
 
-_SHORT = struct.Struct(">h")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 _VERSION_AND_OFFSET = struct.Struct(">hqi")
 _PRODUCER = struct.Struct(">qh")
 
@@ -80,7 +80,7 @@ def decode_batches(data: Buffer, offset: int) -> tuple[tuple[int, LogRecord], ..
         records = batch.decode(piece)
         committed = markers.committed_of(piece) if attributes & _CONTROL else None
         if committed is not None:
-            (at,) = _LONG.unpack_from(piece)
+            (at,) = LONG.unpack_from(piece)
             found += [(at, MarkerRecord(producer_id, committed))] if at >= offset else []
             continue
         decoded = decode_records((each.offset, each.key, each.value) for each in records if each.offset >= offset)
@@ -100,8 +100,8 @@ def _pieces(data: memoryview) -> Iterator[tuple[memoryview, int, int, int]]:
     in one piece."""
     start = at = 0
     while len(data) - at >= _HEADER_BYTES:
-        end = at + 12 + int(_INT.unpack_from(data, at + 8)[0])
-        (attributes,) = _SHORT.unpack_from(data, at + 21)
+        end = at + 12 + int(INT.unpack_from(data, at + 8)[0])
+        (attributes,) = SHORT.unpack_from(data, at + 21)
         if end <= at or end > len(data):
             break  # what is damaged is the decoder's to say
         if attributes & (_TRANSACTIONAL | _CONTROL):
@@ -120,57 +120,50 @@ def encode_record(record: LogRecord) -> tuple[bytes, bytes | None]:
         raise UsageError("a marker is appended by the leader of the partition, not by a coordinator of groups")
     if isinstance(record, (OffsetRecord, PendingOffsetRecord)):
         topic, number = record.partition
-        key = b"".join((_SHORT.pack(1), _text(record.group_id), _text(topic), _INT.pack(number)))
+        key = b"".join((SHORT.pack(1), text(record.group_id), text(topic), INT.pack(number)))
         return key, None if record.value is None else _offset_value(record.value)
-    key = _SHORT.pack(_GROUP_KEY) + _text(record.group_id)
-    return key, None if record.value is None else _group_value(record.value)
+    if isinstance(record, GroupRecord):
+        key = SHORT.pack(_GROUP_KEY) + text(record.group_id)
+        return key, None if record.value is None else _group_value(record.value)
+    return consumer_group_records.encode_record(record)
 
 
 def _offset_value(value: OffsetAndMetadata) -> bytes:
     if value.expire_ms >= 0:
         parts = (
-            _SHORT.pack(_WITH_EXPIRY),
-            _LONG.pack(value.offset),
-            _text(value.metadata),
-            _LONG.pack(value.commit_ms),
-            _LONG.pack(value.expire_ms),
+            SHORT.pack(_WITH_EXPIRY),
+            LONG.pack(value.offset),
+            text(value.metadata),
+            LONG.pack(value.commit_ms),
+            LONG.pack(value.expire_ms),
         )
         return b"".join(parts)
     head = _VERSION_AND_OFFSET.pack(_LATEST, value.offset, value.leader_epoch)
-    return head + _text(value.metadata) + _LONG.pack(value.commit_ms)
+    return head + text(value.metadata) + LONG.pack(value.commit_ms)
 
 
 def _group_value(value: GroupMetadata) -> bytes:
     parts = [
-        _SHORT.pack(_LATEST),
-        _text(value.protocol_type),
-        _INT.pack(value.generation_id),
-        _text(value.protocol),
-        _text(value.leader),
-        _LONG.pack(value.state_ms),
-        _INT.pack(len(value.members)),
+        SHORT.pack(_LATEST),
+        text(value.protocol_type),
+        INT.pack(value.generation_id),
+        text(value.protocol),
+        text(value.leader),
+        LONG.pack(value.state_ms),
+        INT.pack(len(value.members)),
     ]
     for member in value.members:
         parts += (
-            _text(member.member_id),
-            _text(member.instance_id),
-            _text(member.client_id),
-            _text(member.client_host),
-            _INT.pack(member.rebalance_timeout_ms),
-            _INT.pack(member.session_timeout_ms),
-            _INT.pack(len(member.subscription)),
-            member.subscription,
-            _INT.pack(len(member.assignment)),
-            member.assignment,
+            text(member.member_id),
+            text(member.instance_id),
+            text(member.client_id),
+            text(member.client_host),
+            INT.pack(member.rebalance_timeout_ms),
+            INT.pack(member.session_timeout_ms),
+            octets(member.subscription),
+            octets(member.assignment),
         )
     return b"".join(parts)
-
-
-def _text(text: str | None) -> bytes:
-    if text is None:
-        return _SHORT.pack(-1)
-    encoded = text.encode()
-    return _SHORT.pack(len(encoded)) + encoded
 
 
 def decode_records(records: Iterable[tuple[int, bytes | None, bytes | None]]) -> tuple[tuple[int, LogRecord], ...]:
@@ -190,24 +183,24 @@ def decode_records(records: Iterable[tuple[int, bytes | None, bytes | None]]) ->
 def decode_record(key: bytes, value: bytes | None) -> LogRecord | None:
     """None for a key or value of an unknown version. Raises ValueError or struct.error for bytes that are no such
     record."""
-    cursor = _Cursor(key)
+    cursor = FieldReader(key)
     kind = cursor.short()
     if kind in _OFFSET_KEYS:
         group_id, topic, number = cursor.text(), cursor.text(), cursor.number()
         if value is None:
             return OffsetRecord(group_id, TopicPartition(topic, number), None)
-        offset = _decoded_offset(_Cursor(value))
+        offset = _decoded_offset(FieldReader(value))
         return None if offset is None else OffsetRecord(group_id, TopicPartition(topic, number), offset)
     if kind != _GROUP_KEY:
-        return None
+        return consumer_group_records.decode_record(kind, cursor, value)
     group_id = cursor.text()
     if value is None:
         return GroupRecord(group_id, None)
-    metadata = _decoded_group(_Cursor(value))
+    metadata = _decoded_group(FieldReader(value))
     return None if metadata is None else GroupRecord(group_id, metadata)
 
 
-def _decoded_offset(cursor: _Cursor) -> OffsetAndMetadata | None:
+def _decoded_offset(cursor: FieldReader) -> OffsetAndMetadata | None:
     version = cursor.short()
     if not 0 <= version <= _LATEST:
         return None
@@ -219,7 +212,7 @@ def _decoded_offset(cursor: _Cursor) -> OffsetAndMetadata | None:
     )
 
 
-def _decoded_group(cursor: _Cursor) -> GroupMetadata | None:
+def _decoded_group(cursor: FieldReader) -> GroupMetadata | None:
     version = cursor.short()
     if not 0 <= version <= _LATEST:
         return None
@@ -246,52 +239,3 @@ def _decoded_group(cursor: _Cursor) -> GroupMetadata | None:
             )
         )
     return GroupMetadata(protocol_type, generation_id, protocol, leader, state_ms, tuple(members))
-
-
-class _Cursor:
-    """Reads fields from bytes, which end where they end: struct.error or ValueError beyond."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def short(self) -> int:
-        return self._number(_SHORT)
-
-    def number(self) -> int:
-        return self._number(_INT)
-
-    def long(self) -> int:
-        return self._number(_LONG)
-
-    def _number(self, form: struct.Struct) -> int:
-        (number,) = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return int(number)
-
-    def count(self) -> int:
-        """Of an array whose items take at least a byte each."""
-        count = self.number()
-        if not 0 <= count <= len(self._data) - self._at:
-            raise ValueError(f"an array of {count} items in {len(self._data) - self._at} bytes")
-        return count
-
-    def text(self) -> str:
-        text = self.text_or_null()
-        if text is None:
-            raise ValueError("null in place of a text")
-        return text
-
-    def text_or_null(self) -> str | None:
-        length = self.short()
-        return None if length == -1 else self._take(length).decode()
-
-    def octets(self) -> bytes:
-        return self._take(self.number())
-
-    def _take(self, length: int) -> bytes:
-        if not 0 <= length <= len(self._data) - self._at:
-            raise ValueError(f"{length} bytes where {len(self._data) - self._at} are left")
-        taken = self._data[self._at : self._at + length]
-        self._at += length
-        return taken
