@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 
 from kreplog.core.effects import Reply, Steps, WallClock
+from kreplog.core.patterns import whole_text_matcher
 from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import (
     DescribedTransaction,
@@ -24,7 +25,6 @@ IDS_PER_STEP = 500
 """Transactional ids that one step of a listing looks at."""
 
 _LABELS = frozenset(state.label for state in TransactionState)
-_PATTERN_MEMORY = 1 << 20
 
 
 def describe(transactional_id: str, shard: TransactionShard | ErrorCode) -> DescribedTransaction:
@@ -65,7 +65,7 @@ class TransactionListings:
         """Reply with the ids of all shards that pass the request's filters, in this step or a later one; with an error
         while one of the shards is loaded, or moves away, and for a pattern that is no regular expression of RE2."""
         unknown = tuple(state for state in request.states if state not in _LABELS)
-        matches = _matcher(request.pattern)
+        matches = whole_text_matcher(request.pattern) if request.pattern else bool
         if matches is None:
             yield Reply(reply_to, ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown))
             return
@@ -117,22 +117,6 @@ class _TransactionListing:
             self.shards.popleft()
             self.ids = None
         return len(taken)
-
-
-def _matcher(pattern: str) -> Callable[[str], object] | None:
-    """Of whole ids, in time linear in them whoever wrote the pattern; None if it is no regular expression."""
-    if not pattern:
-        return bool
-    import re2  # of the extra `cluster`, which simulations do without
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_MEMORY
-    try:
-        matches: Callable[[str], object] = re2.compile(pattern, options).fullmatch
-    except re2.error:
-        return None
-    return matches
 
 
 def _passes(transaction: TransactionalId, request: ListTransactionsRequest, wall_ms: int) -> bool:
