@@ -41,6 +41,13 @@ RANGES = {
     "group_max_session_timeout_ms": (1, 2**31 - 1),
     "group_initial_rebalance_delay_ms": (0, 2**31 - 1),
     "group_max_size": (1, 2**31 - 1),
+    "group_consumer_heartbeat_interval_ms": (1, 2**31 - 1),
+    "group_consumer_min_heartbeat_interval_ms": (1, 2**31 - 1),
+    "group_consumer_max_heartbeat_interval_ms": (1, 2**31 - 1),
+    "group_consumer_session_timeout_ms": (1, 2**31 - 1),
+    "group_consumer_min_session_timeout_ms": (1, 2**31 - 1),
+    "group_consumer_max_session_timeout_ms": (1, 2**31 - 1),
+    "group_consumer_max_size": (1, 2**31 - 1),
     "offset_metadata_max_bytes": (0, 2**15 - 1),
     "offsets_commit_timeout_ms": (1, 2**31 - 1),
     "transaction_max_timeout_ms": (1, 2**31 - 1),
@@ -290,6 +297,10 @@ class ReplicationConfig:
         _check_fields(self)
 
 
+ASSIGNORS = frozenset({"uniform", "range"})
+"""The assignors of groups whose coordinator assigns the partitions."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """How a broker coordinates consumer groups.
@@ -297,6 +308,12 @@ class GroupConfig:
     group_min_session_timeout_ms, group_max_session_timeout_ms: the session time-outs that a member may choose.
     group_initial_rebalance_delay_ms: how long the first generation of a group waits for more members.
     group_max_size: maximum of members of a group.
+    group_consumer_heartbeat_interval_ms: the interval of the heartbeats of members whose coordinator assigns the
+        partitions. group_consumer_min_heartbeat_interval_ms, group_consumer_max_heartbeat_interval_ms: its bounds.
+    group_consumer_session_timeout_ms: how long such a member may be silent. group_consumer_min_session_timeout_ms,
+        group_consumer_max_session_timeout_ms: its bounds.
+    group_consumer_max_size: maximum of members of such a group.
+    group_consumer_assignors: the assignors that they may choose, the default first.
     offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
     offsets_commit_timeout_ms: how long a commit waits for the in-sync replicas.
     offsets_retention_minutes: after this time without members a group's offsets are deleted; those that simple
@@ -311,6 +328,14 @@ class GroupConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3000
     group_max_size: int = 2**31 - 1
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_min_heartbeat_interval_ms: int = 5000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_assignors: str = "uniform,range"
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5000
     offsets_retention_minutes: int = 10080
@@ -321,6 +346,12 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        names = self.group_consumer_assignors.split(",")
+        if set(names) - ASSIGNORS or len(set(names)) < len(names):
+            known = ", ".join(sorted(ASSIGNORS))
+            raise UsageError(
+                f"group_consumer_assignors = {self.group_consumer_assignors} is no list of assignors: of {known}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

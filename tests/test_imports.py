@@ -346,6 +346,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "hashlib",
     "heapq",
     "itertools",
     "json",

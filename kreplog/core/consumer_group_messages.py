@@ -133,11 +133,6 @@ class ConsumerGroupDescribeResponse:
     groups: tuple[DescribedConsumerGroup, ...]
 
 
-ConsumerGroupRequest = ConsumerGroupHeartbeatRequest | ConsumerGroupDescribeRequest
-
-ConsumerGroupResponse = ConsumerGroupHeartbeatResponse | ConsumerGroupDescribeResponse
-
-
 # Records of a group's log; a value of None is a tombstone's
 
 

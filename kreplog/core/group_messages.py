@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from operator import mul
 from typing import NamedTuple
 
-from kreplog.core.consumer_group_messages import ConsumerGroupLogRecord
+from kreplog.core.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupLogRecord,
+)
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, TopicPartition
 
@@ -348,6 +354,8 @@ GroupRequest = (
     | DescribeGroupsRequest
     | ListGroupsRequest
     | DeleteGroupsRequest
+    | ConsumerGroupHeartbeatRequest
+    | ConsumerGroupDescribeRequest
 )
 """A request to the coordinator of a group."""
 
@@ -363,6 +371,8 @@ GroupResponse = (
     | DescribeGroupsResponse
     | ListGroupsResponse
     | DeleteGroupsResponse
+    | ConsumerGroupHeartbeatResponse
+    | ConsumerGroupDescribeResponse
 )
 
 

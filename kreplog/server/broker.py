@@ -257,9 +257,7 @@ class Broker:
         manager, controller, registration = self.manager, self.controller, self.registration
         detector, max_wait_ms = FailureDetector(self.id), self.settings.controlled_shutdown_max_wait_ms
         shutdown = ControlledShutdown(self.id, registration, manager.metadata, max_wait_ms)
-        groups = GroupCoordinator(
-            self.settings.groups, lambda: manager.metadata.partitions, lambda: str(uuid.uuid4()), self.memory
-        )
+        groups = GroupCoordinator(self.settings.groups, manager.metadata, lambda: str(uuid.uuid4()), self.memory)
         transactions = TransactionCoordinator(
             self.settings.transactions, lambda: manager.metadata.partitions, manager.metadata.leader_of, self.memory
         )

@@ -27,6 +27,7 @@ from kreplog.core.group_messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
@@ -85,6 +86,8 @@ class CommittedOffsets:
     def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
         """Members commit in their generation; others only while the group has no members, or with a transaction, whose
         producer need not know the generation (before KIP-447)."""
+        if group is not None and group.consumer is not None:
+            return self._refusal_of_member(group.consumer, request)
         from_member = request.generation_id >= 0 or request.member_id or request.instance_id is not None
         if group is None or group.state is GroupState.EMPTY:
             if request.generation_id < 0:
@@ -101,6 +104,17 @@ class CommittedOffsets:
         if group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    def _refusal_of_member(
+        self, consumer: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest
+    ) -> ErrorCode:
+        """As for classic groups, with the member's epoch in place of the generation."""
+        epoch, member_id = request.generation_id, request.member_id
+        if epoch < 0 and not consumer.members:
+            return ErrorCode.NONE
+        if isinstance(request, TxnOffsetCommitRequest) and epoch < 0 and not (member_id or request.instance_id):
+            return ErrorCode.NONE
+        return consumer.refusal(member_id, epoch)
 
     def _is_other_generation(self, group: Group, generation_id: int) -> bool:
         """A member of an earlier generation commits what another may have read on since."""
@@ -232,6 +246,10 @@ class CommittedOffsets:
         """The committed offsets; none of a group or partition that has none. require_stable: nor of a partition that
         has a pending one."""
         group = shard.groups.get(requested.group_id)
+        if group is not None and group.consumer is not None and requested.member_id is not None:
+            error = group.consumer.refusal(requested.member_id, requested.member_epoch)
+            if error is not ErrorCode.NONE:
+                return FetchedOffsets(requested.group_id, error)
         held = {} if group is None else group.offsets
         if requested.partitions is None:
             found = tuple((partition, stored.value) for partition, stored in held.items())
@@ -288,7 +306,7 @@ class CommittedOffsets:
         group = shard.groups.get(group_id)
         if group is None:
             yield from then(ErrorCode.GROUP_ID_NOT_FOUND, now_ms)
-        elif group.members or group.pending or group.state is not GroupState.EMPTY:
+        elif group.members or group.pending or not group.is_empty:
             yield from then(ErrorCode.NON_EMPTY_GROUP, now_ms)
         else:
             self._totals.deletions += len(group.offsets)
@@ -305,19 +323,21 @@ class CommittedOffsets:
     ) -> Steps[None]:
         """Write tombstones. whole: of the group too, unless it has come back to life meanwhile."""
         records: tuple[LogRecord, ...] = tuple(OffsetRecord(group.group_id, name, None) for name in partitions)
-        if whole:
+        if whole and group.consumer is not None:
+            records = (*records, *group.consumer.tombstones())
+        elif whole:
             records = (*records, GroupRecord(group.group_id, None))
         if not records:
             yield from then(ErrorCode.NONE, 0)
             return
-        generation = group.generation
+        incarnation = group.incarnation
 
         def deleted(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
             if error is ErrorCode.NONE:
                 for at, partition in enumerate(partitions, base_offset):
                     shard.take_offset(group, partition, None, at)
-                if whole and group.state is GroupState.EMPTY and group.generation == generation:
-                    group.is_stored = False
+                if whole and group.is_empty and group.incarnation == incarnation:
+                    shard.forget(group)
                 if group.is_gone and shard.groups.get(group.group_id) is group:
                     shard.remove(group)
             yield from then(error, now_ms)
@@ -345,13 +365,14 @@ class CommittedOffsets:
         """Whether nothing is left of the group without these of its offsets."""
         rest = len(group.offsets) - len(deleted)
         busy = group.pending or group.pending_offsets or group.in_flight
-        return group.state is GroupState.EMPTY and not busy and not rest
+        return group.is_empty and not busy and not rest
 
     def _expired(self, group: Group, wall_ms: int) -> Iterator[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        empty = group.state is GroupState.EMPTY
+        empty = group.is_empty
         simple = group.protocol_type is None
-        topics = None if empty or group.state is not GroupState.STABLE else group.subscribed_topics()
+        unsettled = group.consumer is None and group.state is not GroupState.STABLE
+        topics = None if empty or unsettled else group.subscribed_topics()
         unstable = group.unstable
         for partition, stored in group.offsets.items():
             value = stored.value

@@ -7,11 +7,18 @@ an effect, and what follows from it is a step of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from itertools import islice
 
 from kreplog.config import GroupConfig
+from kreplog.core.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
 from kreplog.core.effects import ReadGroupRecords, Reply, StateChange, Steps, WallClock
 from kreplog.core.events import (
     Event,
@@ -56,12 +63,16 @@ from kreplog.core.group_messages import (
     partition_of_group,
 )
 from kreplog.core.groups.committed_offsets import CommittedOffsets
+from kreplog.core.groups.consumer_group import ConsumerGroupState
+from kreplog.core.groups.consumer_membership import ConsumerMembership
 from kreplog.core.groups.deleted_partitions import DeletedPartitions
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
+from kreplog.core.groups.subscribed_topics import ClusterTopics
+from kreplog.core.groups.subscription import CONSUMER_PROTOCOL
 from kreplog.core.groups.totals import GroupTotals
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.timers import Deadline, Timers
@@ -81,33 +92,37 @@ FAILED_RELOAD_MS = 1000
 """Pause after a failed read."""
 
 _CLASSIC = "classic"
+_CONSUMER = "consumer"
 
 
 class GroupCoordinator:
     """The coordinator core of one broker.
 
-    partitions: the partitions that are in the cluster's metadata, to know those of `__consumer_offsets` and to refuse
-    commits for others. unique: returns a text that no process has returned before. memory: the account for what groups
-    take. shards: by partition number. totals: for metrics.
+    cluster: this broker's copy of the cluster's metadata, for the partitions of `__consumer_offsets` and the topics of
+    members. unique: returns a text that no process has returned before. memory: the account for what groups take.
+    shards: by partition number. totals: for metrics.
     """
 
     def __init__(
         self,
         config: GroupConfig,
-        partitions: Callable[[], Container[TopicPartition]],
+        cluster: ClusterTopics,
         unique: Callable[[], str],
         memory: MemoryAccount | None = None,
     ) -> None:
         self.config = config
         self.shards: dict[int, GroupShard] = {}
         self._memory = memory or MemoryAccount()
-        self._partitions = partitions
+        self._cluster = cluster
         self._count = 0
         self._timers = Timers()
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self.totals = GroupTotals()
         self._membership = Membership(config, self._timers, self._log, unique, self.totals)
-        self._offsets = CommittedOffsets(config, self._log, lambda partition: partition in partitions(), self.totals)
+        self._consumers = ConsumerMembership(config, self._timers, self._log, unique, cluster)
+        self._offsets = CommittedOffsets(
+            config, self._log, lambda partition: partition in cluster.partitions, self.totals
+        )
         self._deleted = DeletedPartitions(self._offsets, self._timers, self._is_led)
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())
@@ -147,7 +162,7 @@ class GroupCoordinator:
     @property
     def partition_count(self) -> int:
         """The partitions of `__consumer_offsets`, 0 while there is no such topic."""
-        known = self._partitions()
+        known = self._cluster.partitions
         if self._count and TopicPartition(OFFSETS_TOPIC, self._count - 1) not in known:
             self._count = 0
         while TopicPartition(OFFSETS_TOPIC, self._count) in known:
@@ -198,6 +213,7 @@ class GroupCoordinator:
         if shard is not None:
             yield StateChange("info", f"{shard.partition}: this broker no longer coordinates its groups")
             yield from self._membership.unloaded(shard.groups.values())
+            yield from self._consumers.unloaded(shard.groups.values())
             shard.close()
 
     def _read(self, event: GroupRecordsRead, now_ms: int) -> Steps[None]:
@@ -218,6 +234,7 @@ class GroupCoordinator:
             shard.markers.clear()
             shard.drop_unused()
             self._membership.loaded(shard, now_ms)
+            self._consumers.loaded(shard, now_ms)
             self._deleted.loaded(shard, now_ms)
             if self._retention.at_ms is None:
                 self._timers.set(self._retention, now_ms + self.config.offsets_retention_check_interval_ms)
@@ -246,6 +263,8 @@ class GroupCoordinator:
                 yield Reply(reply_to, OffsetFetchResponse(tuple(found)))
             case DescribeGroupsRequest(group_ids):
                 yield Reply(reply_to, DescribeGroupsResponse(tuple(map(self._describe, group_ids))))
+            case ConsumerGroupDescribeRequest(group_ids):
+                yield Reply(reply_to, ConsumerGroupDescribeResponse(tuple(map(self._describe_consumers, group_ids))))
             case ListGroupsRequest():
                 yield Reply(reply_to, self._list(request))
             case DeleteGroupsRequest(group_ids):
@@ -259,6 +278,8 @@ class GroupCoordinator:
 
     def _handle(self, shard: GroupShard, reply_to: Hashable, request: GroupRequest, now_ms: int) -> Steps[None]:
         match request:
+            case ConsumerGroupHeartbeatRequest():
+                yield from self._consumers.heartbeat(shard, reply_to, request, now_ms)
             case HeartbeatRequest():
                 yield from self._membership.heartbeat(shard, reply_to, request, now_ms)
             case OffsetCommitRequest():
@@ -267,6 +288,7 @@ class GroupCoordinator:
             case TxnOffsetCommitRequest():
                 yield from self._offsets.commit_in_transaction(shard, reply_to, request)
             case JoinGroupRequest():
+                yield from self._consumers.convert_empty(shard, request.group_id)
                 yield from self._membership.join(shard, reply_to, request, now_ms)
             case SyncGroupRequest():
                 yield from self._membership.sync(shard, reply_to, request, now_ms)
@@ -290,23 +312,32 @@ class GroupCoordinator:
         if isinstance(shard, ErrorCode):
             return DescribedGroup(group_id, shard)
         group = shard.groups.get(group_id)
-        if group is None:
+        if group is None or group.consumer is not None:
             return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, str(GroupState.DEAD))
         return group.described()
+
+    def _describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return DescribedConsumerGroup(group_id, shard)
+        group = shard.groups.get(group_id)
+        if group is None or group.consumer is None:
+            text = "there is no such group" if group is None else f"{group_id} is a group of the classic protocol"
+            dead = str(ConsumerGroupState.DEAD)
+            return DescribedConsumerGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, text, dead)
+        return self._consumers.described(group)
 
     def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
         if any(not shard.active for shard in self.shards.values()):
             return ListGroupsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {state.lower() for state in request.states}
         types = {kind.lower() for kind in request.types}
-        if types and _CLASSIC not in types:
-            return ListGroupsResponse(ErrorCode.NONE)
-        found = [
-            ListedGroup(group.group_id, group.protocol_type or "", str(group.state), _CLASSIC)
-            for _, shard in sorted(self.shards.items())
-            for group in shard.groups.values()
-            if not states or group.state.lower() in states
-        ]
+        listed = (_listed(group) for _, shard in sorted(self.shards.items()) for group in shard.groups.values())
+        found = (
+            group
+            for group in listed
+            if (not states or group.state.lower() in states) and (not types or group.type in types)
+        )
         return ListGroupsResponse(ErrorCode.NONE, tuple(found))
 
     def _delete_groups(self, reply_to: Hashable, group_ids: tuple[str, ...], now_ms: int) -> Steps[None]:
@@ -349,9 +380,17 @@ class GroupCoordinator:
             self._timers.set(self._retention, now_ms + self.config.offsets_retention_check_interval_ms)
 
 
+def _listed(group: Group) -> ListedGroup:
+    if group.consumer is not None:
+        return ListedGroup(group.group_id, CONSUMER_PROTOCOL, str(group.consumer.state), _CONSUMER)
+    return ListedGroup(group.group_id, group.protocol_type or "", str(group.state), _CLASSIC)
+
+
 def _refusal(request: GroupRequest, error: ErrorCode) -> GroupResponse:
     """The response to a request for a group that this broker cannot answer for."""
     match request:
+        case ConsumerGroupHeartbeatRequest():
+            return ConsumerGroupHeartbeatResponse(error)
         case JoinGroupRequest():
             return JoinGroupResponse(error, request.member_id)
         case SyncGroupRequest():

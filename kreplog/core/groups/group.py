@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kreplog.core.effects import Steps
 from kreplog.core.group_messages import DescribedGroup, GroupMetadata, JoinedMember, OffsetAndMetadata
+from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.states import GROUP_TRANSITIONS, GroupState
 from kreplog.core.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
@@ -53,8 +54,9 @@ class Group:
     initial_ms: while a group without members waits for its first ones, how long it may go on to; else None.
     pending_offsets: by producer id, those that its transaction may commit. appending: how many records of pending
     offsets are being appended, by partition.
-    is_stored: the group's log has a record of it. in_flight: its writes to the log that are not committed yet.
-    charged: bytes of memory that it is charged.
+    consumer: the members and assignments of a group whose coordinator assigns (KIP-848), which has no others; None for
+    a classic group. is_stored: the group's log has a record of it. in_flight: its writes to the log that are not
+    committed yet. charged: bytes of memory that it is charged.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -75,6 +77,7 @@ class Group:
         self.rebalance = Deadline(_never)
         self.synchronization = Deadline(_never)
         self.initial_ms: int | None = None
+        self.consumer: ConsumerGroup | None = None
         self.has_new_member = False
         self.is_stored = False
         self.in_flight = 0
@@ -128,9 +131,23 @@ class Group:
     def is_gone(self) -> bool:
         """Whether nothing is left of it: no member, none that is about to join, no offset, no record of it, and none
         under way."""
+        if self.consumer is not None and not (self.is_empty and self.consumer.writes.is_idle):
+            return False
         return not (
             self.members or self.pending or self.offsets or self.pending_offsets or self.is_stored or self.in_flight
         )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, and none is joining."""
+        if self.consumer is not None:
+            return not self.consumer.members
+        return self.state is GroupState.EMPTY
+
+    @property
+    def incarnation(self) -> tuple[int, int]:
+        """Another one whenever members have joined or left."""
+        return self.generation, 0 if self.consumer is None else self.consumer.epoch
 
     # Members
 
@@ -236,6 +253,8 @@ class Group:
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """What its members are subscribed to; None if one of them does not say."""
+        if self.consumer is not None:
+            return self.consumer.subscribed_topics()
         if not self.members:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL or self.protocol is None:

@@ -73,7 +73,7 @@ class Membership:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
-        elif not request.protocols or not 0 < len(request.protocol_type) <= MAX_PROTOCOL_TYPE:
+        elif not self._has_protocol(group, request):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif group is not None and not self._has_room(group, request.member_id):
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -90,6 +90,12 @@ class Membership:
         else:
             yield from self._join_new(shard, group, reply_to, request, now_ms)
         self._remove_if_gone(shard, group)
+
+    def _has_protocol(self, group: Group | None, request: JoinGroupRequest) -> bool:
+        """Whether the request names protocols, and the group, if there is one, is a classic one."""
+        if group is not None and group.consumer is not None:
+            return False
+        return bool(request.protocols) and 0 < len(request.protocol_type) <= MAX_PROTOCOL_TYPE
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         """Beyond group.max.size nobody joins; members that a lower limit has made too many are refused as they rejoin.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kreplog.core.consumer_group_messages import ConsumerGroupLogRecord
 from kreplog.core.group_messages import (
     GroupRecord,
     LogRecord,
@@ -16,6 +17,7 @@ from kreplog.core.group_messages import (
     OffsetRecord,
     PendingOffsetRecord,
 )
+from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
 from kreplog.core.memory import MemoryAccount
 from kreplog.types import TopicPartition
@@ -65,11 +67,28 @@ class GroupShard:
                     if metadata is None:
                         group.forget()
                     else:
+                        self._end_consumer(group)  # it has been converted
                         group.restore(metadata)
                     self.reserve(group, group.members_size - before, force=True)
+                case _:
+                    group = self.groups.get(record.group_id) or self.add(Group(record.group_id))
+                    self._load_consumer(group, record)
+
+    def _load_consumer(self, group: Group, record: ConsumerGroupLogRecord) -> None:
+        if group.consumer is None:
+            if record.value is None:
+                return
+            group.forget()
+            group.consumer = ConsumerGroup(group.group_id)
+        group.consumer.apply(record)
+        group.is_stored = group.is_stored or record.value is not None
+        self.charge_consumer(group)
 
     def drop_unused(self) -> None:
         """Drop the groups of which tombstones have left nothing."""
+        for group in self.groups.values():
+            if group.consumer is not None and not (group.consumer.members or group.consumer.epoch):
+                self.forget(group)
         for group in [group for group in self.groups.values() if group.is_gone]:
             self.remove(group)
 
@@ -135,6 +154,24 @@ class GroupShard:
             for partition in list(held):
                 self.remove_pending(group, producer_id, partition)
         self.release(group, group.charged)
+
+    def charge_consumer(self, group: Group) -> None:
+        """Charge what a group whose coordinator assigns has more of than before, such as members."""
+        consumer = group.consumer
+        if consumer is not None:
+            self.reserve(group, consumer.size - consumer.charged, force=True)
+            consumer.charged = consumer.size
+
+    def forget(self, group: Group) -> None:
+        """Nothing is stored of a group without members, besides offsets."""
+        group.is_stored = False
+        self._end_consumer(group)
+
+    def _end_consumer(self, group: Group) -> None:
+        consumer = group.consumer
+        if consumer is not None and consumer.writes.is_idle:
+            self.release(group, consumer.charged)
+            group.consumer = None
 
     def reserve(self, group: Group, size: int, *, force: bool = False) -> bool:
         """Charge the group; False, with nothing charged, if memory for groups is used up."""

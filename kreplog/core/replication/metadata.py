@@ -8,7 +8,7 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
@@ -19,8 +19,9 @@ NO_CONTROLLER = -1
 
 class MetadataCache:
     """A broker's copy of the cluster metadata. brokers: those registered, by id. partitions: the newest states
-    received. controller_id, controller_epoch: -1, none. from_store: brokers and partitions were read from the
-    coordination store, for want of a controller.
+    received. topics_version: another number whenever a partition appears or disappears. controller_id,
+    controller_epoch: -1, none. from_store: brokers and partitions were read from the coordination store, for want of a
+    controller.
 
     Changed by apply(), learn() and read() alone.
     """
@@ -28,6 +29,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.topics_version = 0
         self._counts: Counter[str] = Counter()
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = -1
@@ -57,6 +59,11 @@ class MetadataCache:
             for state in states
         }
         self._counts = Counter(partition.topic for partition in self.partitions)
+        self.topics_version += 1
+
+    def topics(self) -> Collection[str]:
+        """The names of the topics in the cache."""
+        return self._counts.keys()
 
     def partition_count(self, topic: str) -> int:
         """Number of partitions of a topic, 0 if it is not in the cache."""
@@ -96,18 +103,21 @@ class MetadataCache:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if request.controller_epoch > self.controller_epoch:
             self._counts.clear()
+            self.topics_version += 1
             self.partitions = {}  # a new controller first sends everything; deletions in between were not announced
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = {broker.id: broker for broker in request.brokers}
         for partition in request.deleted:
             if self.partitions.pop(partition, None) is not None:
+                self.topics_version += 1
                 self._counts[partition.topic] -= 1
                 if not self._counts[partition.topic]:
                     del self._counts[partition.topic]
         for state in request.partitions:
             held = self.partitions.get(state.partition)
             self._counts[state.partition.topic] += held is None
+            self.topics_version += held is None or held.topic_id != state.topic_id
             if held is None or not is_older(state, held):
                 self.partitions[state.partition] = state
         return ErrorCode.NONE

@@ -150,9 +150,7 @@ class BrokerProcess:
             self.registration,
             FailureDetector(self.id),
             ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
-            GroupCoordinator(
-                cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
-            ),
+            GroupCoordinator(cluster.plan.groups, self.manager.metadata, self._unique_id, self.group_memory),
             TransactionCoordinator(
                 cluster.plan.transactions,
                 lambda: self.manager.metadata.partitions,

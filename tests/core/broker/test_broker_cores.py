@@ -31,6 +31,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import ErrorCode
 from kreplog.types import BrokerRegistration, TopicPartition
@@ -46,7 +47,7 @@ class Cores(BrokerCores):
         replicas, controller = ReplicaManager(OWN, config), Controller(OWN, config)
         registration = Registration(BrokerRegistration(OWN, -1, unclean=True))
         shutdown = ControlledShutdown(OWN, registration, replicas.metadata, 1000)
-        groups = GroupCoordinator(GroupConfig(), dict, str)
+        groups = GroupCoordinator(GroupConfig(), MetadataCache(), str)
         transactions = TransactionCoordinator(TransactionConfig(), dict, lambda partition: -1)
         super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown, groups, transactions)
 

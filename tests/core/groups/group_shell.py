@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -36,8 +37,10 @@ from kreplog.core.group_messages import (
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.groups.group import Group
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.messages import PartitionState
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.types import TopicPartition
+from kreplog.types import LeaderAndIsr, TopicPartition
 
 PARTITIONS = 3
 GROUP = "group"
@@ -57,6 +60,41 @@ def _numbered(records: list[LogRecord], start: int) -> tuple[tuple[int, LogRecor
     return tuple((start + index, record) for index, record in enumerate(records))
 
 
+class KnownTopics(MetadataCache):
+    """A broker's metadata, changed by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.from_store = True
+        self._created = 0
+
+    def create(self, topic: str, partitions: int) -> str:
+        """Create a topic, or more partitions of it. Returns its id."""
+        known = self.partitions.get(TopicPartition(topic, 0))
+        self._created += known is None
+        topic_id = f"id-{self._created}" if known is None else known.topic_id
+        state = LeaderAndIsr(1, 1, (1,))
+        for number in range(partitions):
+            self.partitions[TopicPartition(topic, number)] = PartitionState(
+                TopicPartition(topic, number), topic_id, state, (1,)
+            )
+        self._count()
+        return topic_id
+
+    def delete(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            self.partitions.pop(partition, None)
+        self._count()
+
+    def restore(self, partitions: dict[TopicPartition, PartitionState]) -> None:
+        self.partitions |= partitions
+        self._count()
+
+    def _count(self) -> None:
+        self._counts = Counter(partition.topic for partition in self.partitions)
+        self.topics_version += 1
+
+
 class GroupShell:
     """One coordinator. logs: the records of each partition, by offset. committed: the high watermark of each; appends
     are answered once they are below it. replies: by request. automatic: whether appends are committed at once."""
@@ -64,7 +102,9 @@ class GroupShell:
     def __init__(self, config: GroupConfig | None = None, memory: MemoryAccount | None = None) -> None:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         self.memory = memory
-        self.known = {TOPIC, OTHER, *(TopicPartition(OFFSETS_TOPIC, number) for number in range(PARTITIONS))}
+        self.cluster = KnownTopics()
+        self.cluster.create("topic", 2)
+        self.cluster.create(OFFSETS_TOPIC, PARTITIONS)
         self.logs: dict[int, list[LogRecord]] = {number: [] for number in range(PARTITIONS)}
         self.committed = dict.fromkeys(range(PARTITIONS), 0)
         self.waiting: list[tuple[int, int, AppendGroupRecords]] = []
@@ -79,7 +119,7 @@ class GroupShell:
         self.replies: dict[Hashable, Any] = {}
         self.lines: list[str] = []
         self.waiting = []
-        self.core = GroupCoordinator(self.config, lambda: self.known, self._unique, self.memory)
+        self.core = GroupCoordinator(self.config, self.cluster, self._unique, self.memory)
 
     def _unique(self) -> str:
         self.names += 1
@@ -97,7 +137,7 @@ class GroupShell:
 
     def delete(self, *partitions: TopicPartition) -> None:
         """A controller deletes these partitions, and the coordinator takes the time for what follows."""
-        self.known -= set(partitions)
+        self.cluster.delete(*partitions)
         self.step(PartitionsDeleted(frozenset(partitions)))
         self.pass_time(0)
 

@@ -224,7 +224,7 @@ class TestTools:
     def test_offsets_of_topics_without_readers_are_deleted(self, shell: GroupShell) -> None:
         """KIP-496."""
         away = TopicPartition("away", 0)
-        shell.known.add(away)
+        shell.cluster.create("away", 1)
         (member,) = shell.stable("a")
         for partition in (TOPIC, away):
             shell.commit_offset(5, member, partition)
@@ -300,9 +300,9 @@ def test_groups_without_number_meet_the_limit_of_memory() -> None:
 
 def test_there_is_no_coordinator_without_the_topic() -> None:
     shell = GroupShell()
-    shell.known = {TOPIC}
+    shell.cluster.delete(*(TopicPartition(OFFSETS_TOPIC, number) for number in range(PARTITIONS)))
     assert shell.offset() is ErrorCode.NOT_COORDINATOR
-    shell.known = {TOPIC, *(TopicPartition(OFFSETS_TOPIC, number) for number in range(PARTITIONS))}
+    shell.cluster.create(OFFSETS_TOPIC, PARTITIONS)
     shell.lead()
     assert shell.offset() == -1
 

@@ -107,7 +107,7 @@ class Crowd:
                 self.put(OffsetDeleteRequest(group, (TOPIC,)))
             case 2:
                 self.shell.delete(OTHER)
-                self.shell.known.add(OTHER)
+                self.shell.cluster.create("topic", 2)
             case _:
                 number = self.random.randrange(PARTITIONS)
                 self.fail_of(number)

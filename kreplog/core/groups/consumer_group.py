@@ -1,0 +1,246 @@
+"""ConsumerGroup: the members, epochs and assignments of a group whose coordinator assigns the partitions (KIP-848).
+
+Its state is what its records say, in memory and in the log alike: `apply` is the only way to change it, when a shard is
+loaded as when a member's heartbeat has changed it. Memory may be ahead of the log; nobody is answered before the log
+has caught up (group_writes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from enum import StrEnum
+
+from kreplog.core.consumer_group_messages import (
+    STATIC_LEAVE_EPOCH,
+    Assignment,
+    ConsumerGroupLogRecord,
+    ConsumerGroupMetadata,
+    ConsumerGroupRecord,
+    ConsumerMemberMetadata,
+    ConsumerMemberRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
+    MemberState,
+    ResolvedRegex,
+    ResolvedRegexRecord,
+    TargetAssignmentRecord,
+    TargetEpochRecord,
+    TopicIdPartitions,
+)
+from kreplog.core.groups.assignors import Partition, Partitions
+from kreplog.core.groups.group_writes import GroupWrites
+from kreplog.core.groups.subscribed_topics import SubscribedTopics
+from kreplog.core.timers import Deadline
+from kreplog.errors import ErrorCode
+
+MEMBER_BYTES = 2500
+"""Memory that a member takes besides its texts and assignments."""
+
+PARTITION_BYTES = 250
+"""Memory that a partition takes in an assignment."""
+
+NOTHING: Partitions = frozenset()
+
+NEW = CurrentAssignment(0, -1, MemberState.STABLE, (), ())
+"""Of a member that has just joined."""
+
+
+class ConsumerGroupState(StrEnum):
+    """The states of such a group, which follow from its epochs.
+
+    Empty        it has no members
+    Assigning    the group epoch is ahead of the target assignment's
+    Reconciling  a member has not followed the target assignment yet
+    Stable       all members have
+    Dead         deleted, or its coordinator has moved
+    """
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+def to_assignment(partitions: Iterable[Partition]) -> Assignment:
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return tuple(TopicIdPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
+
+
+def to_partitions(assignment: Assignment) -> Partitions:
+    return frozenset((topic, number) for topic, numbers in assignment for number in numbers)
+
+
+def record_key(record: ConsumerGroupLogRecord) -> Hashable:
+    """What a compaction keeps the latest record of, within a group."""
+    match record:
+        case ConsumerGroupRecord() | TargetEpochRecord():
+            return (type(record),)
+        case ResolvedRegexRecord(_, regex, _):
+            return type(record), regex
+        case _:
+            return type(record), record.member_id
+
+
+class ConsumerGroup:
+    """See the module.
+
+    epoch: of the members and what they are subscribed to, 0 before the first. metadata_hash: of the subscribed topics
+    in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
+    epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
+    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression.
+    topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id. size:
+    the memory that it takes, about; charged: that it is charged.
+    """
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.members: dict[str, ConsumerMemberMetadata] = {}
+        self.static: dict[str, str] = {}
+        self.target_epoch = 0
+        self.target: dict[str, Partitions] = {}
+        self.current: dict[str, CurrentAssignment] = {}
+        self.owners: dict[Partition, str] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.topics = SubscribedTopics()
+        self.writes = GroupWrites()
+        self.sessions: dict[str, Deadline] = {}
+        self.revocations: dict[str, Deadline] = {}
+        self.size = 0
+        self.charged = 0
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self._follows(member_id) for member_id in self.members):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def _follows(self, member_id: str) -> bool:
+        current = self.assignment_of(member_id)
+        return current.state is MemberState.STABLE and current.member_epoch == self.target_epoch
+
+    def assignment_of(self, member_id: str) -> CurrentAssignment:
+        return self.current.get(member_id, NEW)
+
+    def has_left(self, member_id: str) -> bool:
+        """Whether a static member is to return."""
+        return self.assignment_of(member_id).member_epoch == STATIC_LEAVE_EPOCH
+
+    def subscription_of(self, member_id: str) -> Iterator[str]:
+        """The names of the topics that a member reads, some of them twice, or none that exist."""
+        metadata = self.members[member_id]
+        yield from metadata.subscribed_topics
+        if metadata.subscribed_regex is not None and metadata.subscribed_regex in self.regexes:
+            yield from self.regexes[metadata.subscribed_regex].topics
+
+    def subscribed_topics(self) -> frozenset[str]:
+        return frozenset(topic for member_id in self.members for topic in self.subscription_of(member_id))
+
+    def refusal(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Why a member may not commit or read offsets: UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH in another epoch than
+        its own."""
+        if member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if self._is_stale(member_id, member_epoch):
+            return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
+
+    def _is_stale(self, member_id: str, member_epoch: int) -> bool:
+        """A member that has fallen behind may commit what another has read on since."""
+        return member_epoch != self.assignment_of(member_id).member_epoch
+
+    # Records
+
+    def apply(self, record: ConsumerGroupLogRecord) -> None:
+        """Take the value of a record, in place of the former one of its key."""
+        match record:
+            case ConsumerGroupRecord(_, group):
+                self.epoch, self.metadata_hash, *_ = group or ConsumerGroupMetadata(0)
+            case ConsumerMemberRecord(_, member_id, member):
+                self._apply_member(member_id, member)
+            case TargetEpochRecord(_, epoch):
+                self.target_epoch = epoch or 0
+            case TargetAssignmentRecord(_, member_id, target):
+                self.size -= PARTITION_BYTES * len(self.target.pop(member_id, NOTHING))
+                if target is not None:
+                    self.target[member_id] = to_partitions(target)
+                    self.size += PARTITION_BYTES * len(self.target[member_id])
+            case CurrentAssignmentRecord(_, member_id, current):
+                self._apply_current(member_id, current)
+            case ResolvedRegexRecord(_, regex, resolved):
+                before = self.regexes.pop(regex, None)
+                if resolved is not None:
+                    self.regexes[regex] = resolved
+                self.size += _regex_size(regex, resolved) - _regex_size(regex, before)
+
+    def _apply_member(self, member_id: str, member: ConsumerMemberMetadata | None) -> None:
+        before = self.members.get(member_id)
+        if before is not None:
+            self.size -= member_size(member_id, before)
+            if before.instance_id is not None and self.static.get(before.instance_id) == member_id:
+                del self.static[before.instance_id]
+        if member is None:
+            self.members.pop(member_id, None)
+            for deadlines in (self.sessions, self.revocations):
+                deadline = deadlines.pop(member_id, None)
+                if deadline is not None:
+                    deadline.cancel()
+            return
+        self.members[member_id] = member
+        self.size += member_size(member_id, member)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        before = self.current.pop(member_id, NEW)
+        for partition in _held(before):
+            self.size -= PARTITION_BYTES
+            if self.owners.get(partition) == member_id:
+                del self.owners[partition]
+        if current is not None:
+            self.current[member_id] = current
+            for partition in _held(current):
+                self.size += PARTITION_BYTES
+                self.owners[partition] = member_id
+
+    def tombstones(self) -> Iterator[ConsumerGroupLogRecord]:
+        """Records that delete all that is stored of it."""
+        for member_id in list(self.members):
+            yield from self.member_tombstones(member_id)
+        for regex in list(self.regexes):
+            yield ResolvedRegexRecord(self.group_id, regex, None)
+        yield TargetEpochRecord(self.group_id, None)
+        yield ConsumerGroupRecord(self.group_id, None)
+
+    def member_tombstones(self, member_id: str) -> Iterator[ConsumerGroupLogRecord]:
+        yield CurrentAssignmentRecord(self.group_id, member_id, None)
+        yield TargetAssignmentRecord(self.group_id, member_id, None)
+        yield ConsumerMemberRecord(self.group_id, member_id, None)
+
+
+def _held(current: CurrentAssignment) -> Iterator[Partition]:
+    for topic, numbers in (*current.assigned, *current.pending_revocation):
+        for number in numbers:
+            yield topic, number
+
+
+def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
+    """The memory that a member takes besides its assignments, about."""
+    texts = (member_id, member.instance_id, member.rack_id, member.client_id, member.client_host)
+    size = MEMBER_BYTES + sum(len(text or "") for text in (*texts, member.subscribed_regex, member.server_assignor))
+    size += sum(100 + len(topic) for topic in member.subscribed_topics)
+    return size + sum(
+        100 + len(name) + len(data) for name, data in (member.classic.protocols if member.classic else ())
+    )
+
+
+def _regex_size(regex: str, resolved: ResolvedRegex | None) -> int:
+    return 0 if resolved is None else 500 + len(regex) + sum(100 + len(topic) for topic in resolved.topics)

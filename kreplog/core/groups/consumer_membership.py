@@ -1,0 +1,471 @@
+"""ConsumerMembership: heartbeats of members whose coordinator assigns the partitions (KIP-848).
+
+Each heartbeat states what a member reads and owns, and takes it one step towards its target assignment. A new member,
+another subscription, and topics that change begin a new epoch of the group, with a target assignment of its own; after
+a member that is gone, the next heartbeat of another computes it. What has changed is in the group's log before the
+response is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+
+from kreplog.config import GroupConfig
+from kreplog.core.consumer_group_messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupLogRecord,
+    ConsumerGroupMetadata,
+    ConsumerGroupRecord,
+    ConsumerMemberMetadata,
+    ConsumerMemberRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopic,
+    MemberState,
+    TargetAssignmentRecord,
+    TargetEpochRecord,
+)
+from kreplog.core.effects import Reply, Steps
+from kreplog.core.group_messages import GroupRecord
+from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
+from kreplog.core.groups.consumer_group import (
+    NOTHING,
+    ConsumerGroup,
+    member_size,
+    record_key,
+    to_assignment,
+    to_partitions,
+)
+from kreplog.core.groups.group import GROUP_BYTES, Group
+from kreplog.core.groups.log_writer import GroupLogWriter
+from kreplog.core.groups.reconciliation import reconcile
+from kreplog.core.groups.shard import GroupShard
+from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
+from kreplog.core.timers import Deadline, Timers
+from kreplog.errors import ErrorCode, check
+
+_NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
+
+
+class ConsumerMembership:
+    """See the module. cluster: this broker's metadata. unique: returns a text that no process has returned before."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        timers: Timers,
+        log: GroupLogWriter,
+        unique: Callable[[], str],
+        cluster: ClusterTopics,
+    ) -> None:
+        self._config = config
+        self._timers = timers
+        self._log = log
+        self._unique = unique
+        self._cluster = cluster
+
+    def heartbeat(
+        self, shard: GroupShard, reply_to: Hashable, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> Steps[None]:
+        refusal = self._invalid(request) or self._begin_group(shard, request)
+        if refusal is not None:
+            yield Reply(reply_to, refusal)
+            return
+        group = shard.groups[request.group_id]
+        consumer = _consumer(group)
+        if request.member_epoch < JOIN_EPOCH:
+            response = self._leave(consumer, request, now_ms)
+        else:
+            response = self._follow(shard, group, request, now_ms)
+        consumer.writes.answer(reply_to, lambda error: _refused(error) if error else response)
+        yield from self._settle(shard, group)
+
+    # Refusals
+
+    def _invalid(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
+        """The response to a request that makes no sense, None if it does."""
+        epoch, problem = request.member_epoch, None
+        joins = epoch == JOIN_EPOCH
+        if request.instance_id == "" or request.rack_id == "":
+            problem = "InstanceId and RackId are null or not empty"
+        elif not request.member_id and not (joins and request.needs_member_id):
+            problem = "MemberId is empty"
+        elif epoch < STATIC_LEAVE_EPOCH:
+            problem = f"MemberEpoch is {epoch}, which is no epoch"
+        elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+            problem = "InstanceId is null, of a static member that leaves"
+        elif joins and request.rebalance_timeout_ms < 0:
+            problem = "RebalanceTimeoutMs is missing, of a member that joins"
+        elif joins and request.owned != ():
+            problem = "TopicPartitions is not an empty list, of a member that joins"
+        elif joins and request.subscribed_topics is None and request.subscribed_regex is None:
+            problem = "SubscribedTopicNames and SubscribedTopicRegex are null, of a member that joins"
+        if problem is not None:
+            return _refused(ErrorCode.INVALID_REQUEST, problem)
+        if request.server_assignor is not None and request.server_assignor not in self._assignors:
+            offered = self._config.group_consumer_assignors
+            return _refused(
+                ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {request.server_assignor} is none of {offered}"
+            )
+        if request.subscribed_regex:
+            return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, "regular expressions are not supported")
+        return None
+
+    @property
+    def _assignors(self) -> list[str]:
+        return self._config.group_consumer_assignors.split(",")
+
+    def _begin_group(
+        self, shard: GroupShard, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Have a group of this kind, or return the response that says why there is none. A classic group without
+        members becomes one; one with members remains what it is."""
+        group, joins = shard.groups.get(request.group_id), request.member_epoch == JOIN_EPOCH
+        if group is None:
+            if not joins:
+                return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.group_id} has no members")
+            group = Group(request.group_id)
+            if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
+                return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            shard.groups[group.group_id] = group
+        if group.consumer is None:
+            if not joins or not group.is_empty or group.pending:
+                return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
+            was_stored = group.is_stored
+            group.forget()
+            group.consumer = ConsumerGroup(group.group_id)
+            if was_stored:
+                group.is_stored = True
+                group.consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
+        return None
+
+    def _identify(
+        self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    ) -> str | ConsumerGroupHeartbeatResponse:
+        """The id of the member that a heartbeat is from, also of a new one. A static member that has left is replaced
+        by the one that has its instance id."""
+        member_id, instance_id = request.member_id, request.instance_id
+        known = None if instance_id is None else consumer.static.get(instance_id)
+        joins = request.member_epoch == JOIN_EPOCH
+        if joins and known is not None and consumer.has_left(known):
+            member_id = member_id or self._unique()
+            self._replace(consumer, known, member_id)
+            return member_id
+        if known is not None and known != member_id:
+            if joins:
+                return _refused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is still the member {known}")
+            return _refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {known} now")
+        if member_id not in consumer.members or (instance_id is not None and known is None and not joins):
+            if not joins:
+                return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+            return member_id or self._unique()
+        return self._fenced(consumer.assignment_of(member_id), request) or member_id
+
+    def _fenced(
+        self, current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """The response to a member that goes by another epoch than its own. The epoch before will do, if it owns
+        nothing that it may not: it has missed the response with the last."""
+        epoch = request.member_epoch
+        missed = epoch == current.previous_member_epoch and request.owned is not None
+        if epoch == current.member_epoch or (
+            missed and to_partitions(request.owned or ()) <= to_partitions(current.assigned)
+        ):
+            return None
+        text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
+        return _refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
+
+    def _room_refusal(
+        self, shard: GroupShard, group: Group, member_id: str, member: ConsumerMemberMetadata
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """The response to a new member for which there is no room."""
+        size = member_size(member_id, member)
+        if len(_consumer(group).members) >= self._config.group_consumer_max_size:
+            maximum = self._config.group_consumer_max_size
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
+        if not shard.reserve(group, size):
+            return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard.release(group, size)  # charged with all else that changes
+        return None
+
+    # Members that join or stay
+
+    def _follow(
+        self, shard: GroupShard, group: Group, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> ConsumerGroupHeartbeatResponse:
+        consumer = _consumer(group)
+        member_id = self._identify(consumer, request)
+        if not isinstance(member_id, str):
+            return member_id
+        known = consumer.members.get(member_id)
+        member = _stated(known or _NEW_MEMBER, request)
+        if known is None:
+            refusal = self._room_refusal(shard, group, member_id, member)
+            if refusal is not None:
+                return refusal
+        if member != known:
+            self._change(consumer, ConsumerMemberRecord(group.group_id, member_id, member))
+        resubscribed = known is None or known.subscribed_topics != member.subscribed_topics
+        self._refresh(consumer, now_ms)
+        if resubscribed or self._topics_have_changed(consumer, now_ms):
+            self._begin_epoch(consumer)
+        if consumer.epoch > consumer.target_epoch and self._may_assign(consumer, now_ms):
+            self._assign(consumer)
+        before = consumer.assignment_of(member_id)
+        current = before
+        if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
+            target = consumer.target.get(member_id, NOTHING)
+            is_free = partial(self._is_free, consumer, member_id)
+            current = reconcile(before, consumer.target_epoch, target, request.owned, is_free)
+        if current != before or known is None:
+            self._change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
+        self._renew(shard, group, member_id, now_ms)
+        if current != before:
+            self._limit_revocation(shard, group, member_id, now_ms)
+        return ConsumerGroupHeartbeatResponse(
+            ErrorCode.NONE,
+            None,
+            member_id,
+            current.member_epoch,
+            self._config.group_consumer_heartbeat_interval_ms,
+            current.assigned if _is_full(request) or current.assigned != before.assigned else None,
+        )
+
+    def _is_free(self, consumer: ConsumerGroup, member_id: str, partition: Partition) -> bool:
+        """Whether no other member owns the partition, or has yet to revoke it."""
+        return consumer.owners.get(partition, member_id) == member_id
+
+    def _replace(self, consumer: ConsumerGroup, former_id: str, member_id: str) -> None:
+        """A static member has returned. What it may own is still its own."""
+        member, target = consumer.members[former_id], consumer.target.get(former_id, NOTHING)
+        current = consumer.assignment_of(former_id)._replace(member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
+        for tombstone in list(consumer.member_tombstones(former_id)):
+            self._change(consumer, tombstone)
+        group_id = consumer.group_id
+        self._change(consumer, ConsumerMemberRecord(group_id, member_id, member))
+        self._change(consumer, TargetAssignmentRecord(group_id, member_id, to_assignment(target)))
+        self._change(consumer, CurrentAssignmentRecord(group_id, member_id, current))
+
+    # Epochs and target assignments
+
+    def _refresh(self, consumer: ConsumerGroup, now_ms: int) -> None:
+        consumer.topics.refresh(consumer.subscribed_topics(), self._cluster, now_ms)
+
+    def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:
+        return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash() != consumer.metadata_hash
+
+    def _begin_epoch(self, consumer: ConsumerGroup) -> None:
+        value = ConsumerGroupMetadata(consumer.epoch + 1, consumer.topics.metadata_hash())
+        self._change(consumer, ConsumerGroupRecord(consumer.group_id, value))
+
+    def _may_assign(self, consumer: ConsumerGroup, now_ms: int) -> bool:
+        """Not while topics may be missing from the metadata: their partitions would be taken from the members."""
+        return consumer.topics.is_certain(now_ms) or consumer.target_epoch == 0
+
+    def _assign(self, consumer: ConsumerGroup) -> None:
+        """Compute the target assignment of the present epoch."""
+        ids = {name: topic.topic_id for name, topic in consumer.topics.known.items()}
+        subscriptions = {
+            member_id: {ids[name] for name in consumer.subscription_of(member_id) if name in ids}
+            for member_id in consumer.members
+        }
+        assignor = ASSIGNORS[self._assignor_of(consumer)]
+        for member_id, target in assignor(subscriptions, consumer.topics.counts(), consumer.target).items():
+            if consumer.target.get(member_id) != target:
+                self._change(consumer, TargetAssignmentRecord(consumer.group_id, member_id, to_assignment(target)))
+        self._change(consumer, TargetEpochRecord(consumer.group_id, consumer.epoch))
+
+    def _assignor_of(self, consumer: ConsumerGroup) -> str:
+        """That which most members prefer, else the first of group.consumer.assignors."""
+        preferred = (member.server_assignor for member in consumer.members.values())
+        return most_preferred((name for name in preferred if name in self._assignors), self._assignors[0])
+
+    # Members that leave or expire
+
+    def _leave(
+        self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> ConsumerGroupHeartbeatResponse:
+        member_id, instance_id = request.member_id, request.instance_id
+        holder = member_id if instance_id is None else consumer.static.get(instance_id)
+        if holder not in consumer.members:
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+        if holder != member_id:
+            return _refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
+        if request.member_epoch == LEAVE_EPOCH:
+            self._remove(consumer, member_id, now_ms)
+        else:
+            assigned = consumer.assignment_of(member_id).assigned
+            current = CurrentAssignment(STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH, MemberState.STABLE, assigned, ())
+            self._change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
+        return ConsumerGroupHeartbeatResponse(ErrorCode.NONE, None, member_id, request.member_epoch)
+
+    def _remove(self, consumer: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        for tombstone in list(consumer.member_tombstones(member_id)):
+            self._change(consumer, tombstone)
+        self._refresh(consumer, now_ms)
+        self._begin_epoch(consumer)
+
+    def _renew(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
+        sessions = _consumer(group).sessions
+        if member_id not in sessions:
+            sessions[member_id] = Deadline(partial(self._session_expired, shard, group, member_id))
+        self._timers.set(sessions[member_id], now_ms + self._config.group_consumer_session_timeout_ms)
+
+    def _limit_revocation(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
+        """A member has its rebalance time-out to revoke partitions, from when it has to."""
+        consumer = _consumer(group)
+        if consumer.assignment_of(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+            if member_id not in consumer.revocations:
+                consumer.revocations[member_id] = Deadline(partial(self._revocation_expired, shard, group, member_id))
+            timeout_ms = consumer.members[member_id].rebalance_timeout_ms
+            self._timers.set(consumer.revocations[member_id], now_ms + timeout_ms)
+        elif member_id in consumer.revocations:
+            consumer.revocations[member_id].cancel()
+
+    def _session_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
+        """Nothing was heard of a member for the session time-out."""
+        yield from self._expire(shard, group, member_id, now_ms)
+
+    def _revocation_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
+        """A member has not acknowledged within its rebalance time-out that it has revoked partitions."""
+        state = _consumer(group).assignment_of(member_id).state
+        if state is MemberState.UNREVOKED_PARTITIONS:
+            yield from self._expire(shard, group, member_id, now_ms)
+
+    def _expire(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
+        self._remove(_consumer(group), member_id, now_ms)
+        yield from self._settle(shard, group)
+
+    # Groups that become classic ones
+
+    def convert_empty(self, shard: GroupShard, group_id: str) -> Steps[None]:
+        """A member of the classic protocol joins: a group of this kind without members becomes a classic one. One that
+        has members, or a write under way, refuses it."""
+        group = shard.groups.get(group_id)
+        if group is None or group.consumer is None or group.consumer.members or not group.consumer.writes.is_idle:
+            return
+        records = tuple(group.consumer.tombstones())
+        was_stored = group.is_stored
+        shard.forget(group)
+        if was_stored:  # if this fails, the record of a classic generation has the same effect
+            yield from self._log.append(shard, group, records, _ignore)
+
+    # The log
+
+    def _change(self, consumer: ConsumerGroup, record: ConsumerGroupLogRecord) -> None:
+        consumer.apply(record)
+        consumer.writes.unwritten[record_key(record)] = record
+
+    def _settle(self, shard: GroupShard, group: Group) -> Steps[None]:
+        """Write what has changed, charge it, and forget a group of which nothing is left."""
+        consumer = _consumer(group)
+        shard.charge_consumer(group)
+        if not consumer.members and not group.is_stored:
+            consumer.writes.drop()
+        yield from consumer.writes.flush(self._log, shard, group)
+        if group.is_gone and shard.groups.get(group.group_id) is group:
+            shard.remove(group)
+
+    # Shards
+
+    def loaded(self, shard: GroupShard, now_ms: int) -> None:
+        """The members of a loaded shard have their time-outs to show that they are alive."""
+        for group in shard.groups.values():
+            if group.consumer is not None:
+                group.consumer.topics.loaded(now_ms)
+                for member_id in group.consumer.members:
+                    self._renew(shard, group, member_id, now_ms)
+                    self._limit_revocation(shard, group, member_id, now_ms)
+
+    def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
+        for group in groups:
+            if group.consumer is not None:
+                for deadline in (*group.consumer.sessions.values(), *group.consumer.revocations.values()):
+                    deadline.cancel()
+                yield from group.consumer.writes.abandon()
+
+    # Tools
+
+    def described(self, group: Group) -> DescribedConsumerGroup:
+        consumer = _consumer(group)
+        found = ((name, topic_of(name, self._cluster)) for name in consumer.subscribed_topics())
+        names = {topic.topic_id: name for name, topic in found if topic is not None}
+        members = []
+        for member_id, member in consumer.members.items():
+            current = consumer.assignment_of(member_id)
+            target = to_assignment(consumer.target.get(member_id, NOTHING))
+            members.append(
+                DescribedConsumer(
+                    member_id,
+                    member.instance_id,
+                    member.rack_id,
+                    current.member_epoch,
+                    member.client_id,
+                    member.client_host,
+                    member.subscribed_topics,
+                    member.subscribed_regex,
+                    _named(current.assigned, names),
+                    _named(target, names),
+                )
+            )
+        return DescribedConsumerGroup(
+            group.group_id,
+            ErrorCode.NONE,
+            None,
+            str(consumer.state),
+            consumer.epoch,
+            consumer.target_epoch,
+            self._assignor_of(consumer),
+            tuple(members),
+        )
+
+
+def _ignore(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+    return
+    yield
+
+
+def _consumer(group: Group) -> ConsumerGroup:
+    check(group.consumer is not None, f"group {group.group_id} is one of the classic protocol")
+    assert group.consumer is not None
+    return group.consumer
+
+
+def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error, message)
+
+
+def _stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemberMetadata:
+    """What a member says about itself with this heartbeat, and what it has said before."""
+    topics, regex = request.subscribed_topics, request.subscribed_regex
+    return ConsumerMemberMetadata(
+        request.instance_id or member.instance_id,
+        request.rack_id or member.rack_id,
+        request.client_id,
+        request.client_host,
+        member.subscribed_topics if topics is None else tuple(sorted(set(topics))),
+        member.subscribed_regex if regex is None else regex or None,
+        member.rebalance_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
+        request.server_assignor or member.server_assignor,
+    )
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether a member states all, as when it joins or has missed a response."""
+    subscribed = request.subscribed_topics is not None or request.subscribed_regex is not None
+    return request.rebalance_timeout_ms >= 0 and subscribed and request.owned is not None
+
+
+def _named(assignment: Assignment, names: dict[str, str]) -> tuple[DescribedTopic, ...]:
+    """Partitions of topics that exist."""
+    return tuple(
+        DescribedTopic(topic_id, names[topic_id], numbers) for topic_id, numbers in assignment if topic_id in names
+    )

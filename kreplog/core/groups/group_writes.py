@@ -1,0 +1,75 @@
+"""GroupWrites: records of a group that its log lacks still, and the responses that wait until it has them.
+
+A group has one append under way at a time, of all that has changed since the last one, as one batch: a log has all of
+it or nothing. The records of an append that has failed are written again with the next, since it may have been
+committed nevertheless; so a response that was sent never depends on a record that a later coordinator may lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from kreplog.core.effects import Reply, Steps
+from kreplog.core.group_messages import GroupResponse, LogRecord
+from kreplog.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kreplog.core.groups.group import Group
+    from kreplog.core.groups.log_writer import GroupLogWriter
+    from kreplog.core.groups.shard import GroupShard
+
+Response = Callable[[ErrorCode], GroupResponse]
+"""Returns the response that a request gets, for the error of the append that it waited for."""
+
+
+class GroupWrites:
+    """See the module. unwritten: by key, in order."""
+
+    def __init__(self) -> None:
+        self.unwritten: dict[Hashable, LogRecord] = {}
+        self._waiting: list[tuple[Hashable, Response]] = []
+        self._is_writing = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.unwritten or self._waiting or self._is_writing)
+
+    def answer(self, reply_to: Hashable, response: Response) -> None:
+        """Respond to a request once the log has all that has changed until now."""
+        self._waiting.append((reply_to, response))
+
+    def flush(self, log: GroupLogWriter, shard: GroupShard, group: Group) -> Steps[None]:
+        """Append what is unwritten, unless an append is under way, and answer what waits."""
+        if self._is_writing:
+            return
+        waiting, self._waiting = self._waiting, []
+        if not self.unwritten:
+            for reply_to, response in waiting:
+                yield Reply(reply_to, response(ErrorCode.NONE))
+            return
+        records, self.unwritten = self.unwritten, {}
+        self._is_writing = True
+
+        def written(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            self._is_writing = False
+            if error is not ErrorCode.NONE:
+                self.unwritten = records | self.unwritten
+            group.is_stored = group.is_stored or base_offset >= 0
+            for reply_to, response in waiting:
+                yield Reply(reply_to, response(error))
+            if self._waiting or (self.unwritten and error is ErrorCode.NONE):
+                yield from self.flush(log, shard, group)
+
+        yield from log.append(shard, group, tuple(records.values()), written)
+
+    def drop(self) -> None:
+        """What is unwritten need not be written any more."""
+        if not self._is_writing:
+            self.unwritten.clear()
+
+    def abandon(self) -> Steps[None]:
+        """This broker no longer coordinates the group: whoever waits has to find the new coordinator."""
+        waiting, self._waiting = self._waiting, []
+        for reply_to, response in waiting:
+            yield Reply(reply_to, response(ErrorCode.NOT_COORDINATOR))
