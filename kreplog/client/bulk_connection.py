@@ -50,11 +50,13 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.DESCRIBE_GROUPS: (0, 6),
     ApiKey.LIST_GROUPS: (0, 5),
     ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 0),
 }
 """By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11, but
-for DeleteGroups, which Kafka 1.1 has, OffsetForLeaderEpoch, which 2.1 has, and those of transactions (3.0)."""
+for DeleteGroups, which Kafka 1.1 has, OffsetForLeaderEpoch, which 2.1 has, those of transactions (3.0), and
+ConsumerGroupDescribe (4.0)."""
 
 _API_VERSIONS = 3
 _BUFFERS_PER_CALL = 64

@@ -1,10 +1,12 @@
 """Consumer groups for tools: list, describe and delete them, and read their committed offsets.
 
-group_offsets.py has commits. Members' assignments are their clients' own bytes, of the layout
+group_offsets.py has commits. In groups of the classic protocol members' assignments are their clients' own bytes, of
+the layout
 
     int16 version, int32 n, n times: topic name (int16 length, UTF-8), int32 m, m times int32 partition
 
-for consumers (Kafka, ConsumerProtocolAssignment).
+for consumers (Kafka, ConsumerProtocolAssignment); in those of the consumer protocol (KIP-848) the coordinator names
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kreplog.client.broker_client import Address
-from kreplog.client.bulk_errors import GroupRequestError
+from kreplog.client.bulk_errors import GroupRequestError, UnsupportedBrokerError
 from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.coordinator_requests import Refusal, call_coordinator, from_all_coordinators
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError
@@ -28,6 +30,11 @@ CONSUMER_PROTOCOL = "consumer"
 DEAD = "Dead"
 """State of a group that does not exist."""
 
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Types of groups: the members assign the partitions, or the coordinator does (KIP-848)."""
+
+_MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
+
 
 class GroupOverview(NamedTuple):
     """A group in a list of groups. state, type: "" from brokers that do not report them."""
@@ -40,19 +47,25 @@ class GroupOverview(NamedTuple):
 
 class GroupMember(NamedTuple):
     """A member of a group, as its coordinator describes it. partitions: assigned to it, as far as its protocol is
-    known."""
+    known. epoch, target, protocol: in a group of the consumer protocol the member's epoch, what is to be assigned to it
+    once all members have given up what they have to, and the protocol that it uses itself; else None."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group and its members, as the coordinator describes it. state: Empty, PreparingRebalance, CompletingRebalance,
-    Stable, or Dead. protocol: the assignor, "" without members. coordinator: its address."""
+    Assigning, Reconciling, Stable, or Dead. protocol: the assignor, "" without members. coordinator: its address. type:
+    CLASSIC or CONSUMER, "" of no group. epoch, assignment_epoch: of a group of the consumer protocol, and the epoch
+    that its members' targets are for; else None."""
 
     group: str
     state: str
@@ -60,6 +73,9 @@ class GroupDescription:
     protocol: str
     coordinator: Address
     members: tuple[GroupMember, ...]
+    type: str = ""
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 class CommittedOffset(NamedTuple):
@@ -95,6 +111,58 @@ def _groups_of(cluster: ClusterConnections, broker_id: int, deadline: float) -> 
 
 def describe_group(cluster: ClusterConnections, group: str, deadline: float) -> GroupDescription:
     """State and members; DEAD and none of a group that does not exist. Raises as call_coordinator."""
+    return _describe_consumer_group(cluster, group, deadline) or _describe_classic_group(cluster, group, deadline)
+
+
+def _describe_consumer_group(cluster: ClusterConnections, group: str, deadline: float) -> GroupDescription | None:
+    """None where the group is none of the consumer protocol, or brokers do not know that."""
+    try:
+        response, coordinator = call_coordinator(
+            cluster,
+            group,
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            deadline,
+            lambda response: _refused_description(group, response),
+            group_ids=[group],
+            include_authorized_operations=False,
+        )
+    except UnsupportedBrokerError:
+        return None
+    (described,) = response.groups
+    if described.error_code:
+        return None
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _named_partitions(member.assignment),
+            member.member_epoch,
+            _named_partitions(member.target_assignment),
+            _MEMBER_TYPES.get(member.member_type),
+        )
+        for member in described.members
+    )
+    return GroupDescription(
+        group,
+        described.group_state,
+        CONSUMER_PROTOCOL,
+        described.assignor_name if members else "",
+        coordinator,
+        members,
+        CONSUMER,
+        described.group_epoch,
+        described.assignment_epoch,
+    )
+
+
+def _named_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    named = (_checked(topic.topic_name, each) for topic in assignment.topic_partitions for each in topic.partitions)
+    return tuple(sorted(named))
+
+
+def _describe_classic_group(cluster: ClusterConnections, group: str, deadline: float) -> GroupDescription:
     response, coordinator = call_coordinator(
         cluster,
         group,
@@ -119,7 +187,13 @@ def describe_group(cluster: ClusterConnections, group: str, deadline: float) -> 
         for member in described.members
     )
     return GroupDescription(
-        group, described.group_state, described.protocol_type, described.protocol_data, coordinator, members
+        group,
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        coordinator,
+        members,
+        "" if described.group_state == DEAD else CLASSIC,
     )
 
 

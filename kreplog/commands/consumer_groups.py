@@ -12,6 +12,8 @@ import typer
 from kreplog.client.bulk_errors import GroupRequestError, UnknownTopicError
 from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.group_admin import (
+    CLASSIC,
+    CONSUMER,
     DEAD,
     CommittedOffset,
     GroupDescription,
@@ -57,21 +59,37 @@ def list_all(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only groups in this state, as in Stable; may be repeated.")
     ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only groups of this type, classic or consumer (KIP-848); may be repeated."),
+    ] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups with their states."""
-    states = {each.lower() for each in state or ()}
-    if unknown := sorted(states.difference(map(str.lower, STATES))):
-        raise UsageError(f"--state {unknown[0]!r} is no state of a group: choose from {', '.join(STATES)}")
+    """List the groups with their states and types."""
+    states = _chosen("--state", "state", state, STATES)
+    types = _chosen("--type", "type", type_, (CLASSIC, CONSUMER))
     with cluster_connections(cluster, bootstrap) as connections:
-        groups = [each for each in list_groups(connections, _deadline()) if not states or each.state.lower() in states]
+        groups = [
+            each
+            for each in list_groups(connections, _deadline())
+            if (not states or each.state.lower() in states) and (not types or each.type.lower() in types)
+        ]
     if as_json:
         print_json({"groups": [each._asdict() for each in groups]})
         return
     for each in groups:
-        print(f"{printable(each.group)}  {each.state or 'state unknown'}  {each.protocol_type or 'no protocol'}")
+        facts = each.state or "state unknown", each.type or "type unknown", each.protocol_type or "no protocol"
+        print("  ".join((printable(each.group), *facts)))
+
+
+def _chosen(option: str, noun: str, given: Sequence[str] | None, known: Sequence[str]) -> set[str]:
+    """In lower case. Raises UsageError."""
+    chosen = {each.lower() for each in given or ()}
+    if unknown := sorted(chosen.difference(map(str.lower, known))):
+        raise UsageError(f"{option} {unknown[0]!r} is no {noun} of a group: choose from {', '.join(known)}")
+    return chosen
 
 
 # Describe
@@ -87,19 +105,20 @@ def describe(group: GroupId, cluster: OptionalDir = None, bootstrap: Bootstrap =
             raise _no_such_group(group)
         partitions = sorted({*committed, *owners(described.members)})
         ends = available_end_offsets(connections, partitions, _deadline())
-    facts = _facts(described, committed, partitions, ends)
+    facts = group_facts(described, committed, partitions, ends)
     if as_json:
         print_json(facts)
     else:
-        _show(facts)
+        print("\n".join(description(facts)))
 
 
-def _facts(
+def group_facts(
     described: GroupDescription,
     committed: Mapping[TopicPartition, CommittedOffset],
     partitions: Sequence[TopicPartition],
     ends: Mapping[TopicPartition, int],
 ) -> dict[str, Any]:
+    """What a description shows, as its JSON. ends: log ends of those of `partitions` that have a leader."""
     owner = owners(described.members)
     offsets = []
     for at in partitions:
@@ -119,36 +138,53 @@ def _facts(
     return {
         "group": described.group,
         "state": described.state,
+        "type": described.type,
+        "epoch": described.epoch,
+        "assignment_epoch": described.assignment_epoch,
         "protocol_type": described.protocol_type,
         "protocol": described.protocol,
         "coordinator": "{}:{}".format(*described.coordinator),
         "members": [
-            {**member._asdict(), "partitions": [str(at) for at in member.partitions]} for member in described.members
+            {
+                **member._asdict(),
+                "partitions": [str(at) for at in member.partitions],
+                "target": None if member.target is None else [str(at) for at in member.target],
+            }
+            for member in described.members
         ],
         "offsets": offsets,
         "lag": sum(row["lag"] or 0 for row in offsets),
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
+def description(facts: dict[str, Any]) -> list[str]:
+    """The lines of a description in words. facts: as group_facts."""
     protocol = f", {printable(facts['protocol'])}" if facts["protocol"] else ""
-    print(
+    if facts["epoch"] is not None:
+        protocol += f", epoch {facts['epoch']} (target of {facts['assignment_epoch']})"
+    lines = [
         f"{printable(facts['group'])}: {facts['state']}{protocol}, coordinator {facts['coordinator']}, "
         f"{counted(len(facts['members']), 'member')}, lag {facts['lag']:,}"
-    )
+    ]
     for member in facts["members"]:
         static = f"  instance {printable(member['instance_id'])}" if member["instance_id"] is not None else ""
-        print(f"    {printable(member['member_id'])}{static}  at {printable(member['host'])}: {_list(member)}")
+        epoch = "" if member["epoch"] is None else f"  epoch {member['epoch']}"
+        name, host = printable(member["member_id"]), printable(member["host"])
+        lines.append(f"    {name}{static}{epoch}  at {host}: {_list(member)}")
     for row in facts["offsets"]:
         numbers = "".join(f"  {word} {_number(row[key])}" for word, key in _COLUMNS.items())
-        print(f"{row['topic']}-{row['partition']}{numbers}  {printable(row['member_id'] or 'no member')}")
+        lines.append(f"{row['topic']}-{row['partition']}{numbers}  {printable(row['member_id'] or 'no member')}")
+    return lines
 
 
 _COLUMNS = {"committed": "offset", "end": "log_end_offset", "lag": "lag"}
 
 
 def _list(member: dict[str, Any]) -> str:
-    return ", ".join(member["partitions"]) or "no partitions"
+    partitions = ", ".join(member["partitions"]) or "no partitions"
+    if member["target"] is None or member["target"] == member["partitions"]:
+        return partitions
+    return f"{partitions}; to have {', '.join(member['target']) or 'none'}"
 
 
 def _number(value: int | None) -> str:

@@ -200,6 +200,7 @@ def check(
     )
     _check_listeners(settings)
     _check_internal(settings)
+    _check_heartbeats(settings.groups)
     return settings
 
 
@@ -279,6 +280,24 @@ def _check_listeners(settings: BrokerSettings) -> None:
         raise UsageError(f"listeners = {first} is not an address that clients can connect to: set advertised.listeners")
     if settings.advertised is not None and (not settings.advertised.port or settings.advertised.host in _WILDCARDS):
         raise UsageError(f"advertised.listeners = {settings.advertised} is not an address that clients can connect to")
+
+
+def _check_heartbeats(groups: GroupConfig) -> None:
+    """Raise UsageError for a heartbeat interval or session time-out of consumer groups outside of its bounds, or of
+    which no member can keep alive."""
+    for name in ("heartbeat.interval.ms", "session.timeout.ms"):
+        low, value, high = (getattr(groups, _GROUPS[f"group.consumer.{bound}{name}"]) for bound in ("min.", "", "max."))
+        if not low <= value <= high:
+            raise UsageError(
+                f"group.consumer.{name} = {value} must be within group.consumer.min.{name} = {low} and "
+                f"group.consumer.max.{name} = {high}"
+            )
+    interval_ms, timeout_ms = groups.group_consumer_heartbeat_interval_ms, groups.group_consumer_session_timeout_ms
+    if interval_ms >= timeout_ms:
+        raise UsageError(
+            f"group.consumer.heartbeat.interval.ms = {interval_ms} must be below group.consumer.session.timeout.ms = "
+            f"{timeout_ms}: a member that sends heartbeats would be taken for dead"
+        )
 
 
 def is_loopback(host: str) -> bool:

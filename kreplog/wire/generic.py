@@ -99,6 +99,8 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ApiKey.DESCRIBE_PRODUCERS: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     ApiKey.LIST_TRANSACTIONS: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _own("ConsumerGroupHeartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _own("ConsumerGroupDescribe"),
     ApiKey.DESCRIBE_CLUSTER: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         admin.DescribeTopicPartitionsRequest,

@@ -158,7 +158,10 @@ def decode_offset_fetch(frame: Buffer, header: RequestHeader, budget: int = MAX_
     if header.api_version < _SEVERAL_GROUPS_FROM:
         stable = header.api_version >= _STABLE_FROM and bool(message.require_stable)
         return OffsetFetchRequest((OffsetFetchGroup(message.group_id, _requested(message.topics)),), stable)
-    groups = {group.group_id: OffsetFetchGroup(group.group_id, _requested(group.topics)) for group in message.groups}
+    groups = {
+        group.group_id: OffsetFetchGroup(group.group_id, _requested(group.topics), group.member_id, group.member_epoch)
+        for group in message.groups
+    }
     return OffsetFetchRequest(tuple(groups.values()), bool(message.require_stable))
 
 

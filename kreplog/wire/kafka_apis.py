@@ -103,7 +103,6 @@ _NO_QUORUM = "there is no KRaft quorum: controllers are elected in the coordinat
 _NO_CLIENT_METRICS = "brokers take no metrics of clients (KIP-714)"
 _NO_SHARE_GROUPS = "there are no share groups (KIP-932)"
 _NO_STREAMS_GROUPS = "there are no streams groups (KIP-1071)"
-_CLASSIC_GROUPS = "groups have the classic protocol, not that of KIP-848"
 
 NOT_OFFERED: Mapping[int, str] = MappingProxyType(
     {
@@ -115,7 +114,6 @@ NOT_OFFERED: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
         57: "the levels of features are fixed",
         64: "a registration ends with the broker's session",
-        **dict.fromkeys((68, 69), _CLASSIC_GROUPS),
         **dict.fromkeys((71, 72), _NO_CLIENT_METRICS),
         74: "topics and brokers alone have settings",
         **dict.fromkeys((*range(76, 80), *range(83, 88), *range(90, 93)), _NO_SHARE_GROUPS),

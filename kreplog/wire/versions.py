@@ -58,6 +58,8 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -103,6 +105,8 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
         ApiKey.LIST_TRANSACTIONS: (0, 2),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )
@@ -121,8 +125,9 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
 )
 """APIs and versions that brokers and controllers of the same cluster may send to an internal listener."""
 
-FEATURES: Mapping[str, int] = MappingProxyType({"transaction.version": 2})
-"""Features that ApiVersions announces as finalized, each with its level. With transaction.version 2 producers leave it
+FEATURES: Mapping[str, int] = MappingProxyType({"group.version": 1, "transaction.version": 2})
+"""Features that ApiVersions announces as finalized, each with its level. With group.version 1 coordinators assign the
+partitions of groups whose members send ConsumerGroupHeartbeat (KIP-848); with transaction.version 2 producers leave it
 to leaders to add partitions to their transactions, and their epoch is bumped at the end of each (KIP-890)."""
 
 ADDS_PARTITIONS_FROM: Mapping[int, int] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5})
@@ -181,6 +186,8 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,
         ApiKey.LIST_TRANSACTIONS: 0,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
     }
 )

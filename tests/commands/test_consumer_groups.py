@@ -12,9 +12,11 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kafka
 
-from kreplog.client.group_admin import assigned_partitions
+from kreplog.client.group_admin import GroupDescription, GroupMember, assigned_partitions
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands.consumer_groups import description, group_facts
 from kreplog.types import TopicPartition
+from tests.clients.members import Member
 from tests.clients.polling import Polled
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import eventually, wait_for_topic
@@ -92,7 +94,7 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         assert "instance first\\x1b[31m  at " in text, "control characters of clients must not reach the terminal"
         listed = {each["group"]: each["state"] for each in as_json(on_trio, "group", "list")["groups"]}
         assert listed["live"] == "Stable"
-        assert b"live  Stable  consumer\n" in on_trio("group", "list", "--state", "stable").out
+        assert b"live  Stable  classic  consumer\n" in on_trio("group", "list", "--state", "stable").out
         assert b"live" not in on_trio("group", "list", "--state", "Empty").out
         assert "'stabl' is no state of a group" in on_trio("group", "list", "--state", "Stabl").err
         refused = on_trio("topic", "remove-partitions", "__consumer_offsets", "--keep", 5)
@@ -102,6 +104,53 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         refused = on_trio("group", "delete", "live")
         assert refused.code == 1 and "NON_EMPTY_GROUP" in refused.err
         assert committed(on_trio, "live")[0] == 2
+
+
+def test_a_group_whose_coordinator_assigns(trio: LocalCluster, on_trio: Kreplog) -> None:
+    """KIP-848."""
+    everything = [f"{TOPIC}-0", f"{TOPIC}-1"]
+    with Member(trio.bootstrap(), "assigned", TOPIC) as member:
+        eventually(lambda: len(member.assignment) == 2 and len(member.values) == RECORDS, "the records do not come")
+        eventually(lambda: committed(on_trio, "assigned")[0] == RECORDS, "they are not committed")
+        facts = as_json(on_trio, "group", "describe", "assigned")
+        assert (facts["type"], facts["state"], facts["protocol"]) == ("consumer", "Stable", "uniform")
+        (described,) = facts["members"]
+        assert facts["epoch"] == facts["assignment_epoch"] == described["epoch"] > 0
+        assert (described["partitions"], described["target"]) == (everything, everything)
+        assert (described["member_id"], described["protocol"]) == (member.member_id, "consumer")
+        assert {row["member_id"] for row in facts["offsets"]} == {member.member_id}
+        text = on_trio("group", "describe", "assigned").out.decode()
+        assert text.startswith(f"assigned: Stable, uniform, epoch {facts['epoch']} (target of {facts['epoch']}), ")
+        assert f"    {member.member_id}  epoch {described['epoch']}  at " in text
+        assert b"assigned  Stable  consumer  consumer\n" in on_trio("group", "list", "--type", "consumer").out
+        assert b"assigned" not in on_trio("group", "list", "--type", "classic").out
+        assert "'share' is no type of a group" in on_trio("group", "list", "--type", "share").err
+        reset = ("group", "reset-offsets", "assigned", "--all-topics", "--to-earliest", "--execute")
+        refused = on_trio(*reset)
+        assert refused.code == 2 and "group assigned is Stable with 1 member" in refused.err
+    assert as_json(on_trio, "group", "describe", "assigned")["state"] == "Empty"
+    assert on_trio(*reset).code == 0
+    assert committed(on_trio, "assigned")[0] == 0
+    assert as_json(on_trio, "group", "delete", "assigned") == {"deleted": ["assigned"]}
+
+
+def test_what_members_are_still_to_have_is_shown() -> None:
+    here = [TopicPartition(TOPIC, number) for number in range(3)]
+    members = (
+        GroupMember("a", None, "c", "/h", (here[0],), 4, (here[0],), "consumer"),
+        GroupMember("b", None, "c", "/h", (here[1],), 4, (here[1], here[2]), "classic"),
+        GroupMember("c", None, "c", "/h", (here[2],), 3, (), "consumer"),
+        GroupMember("d", None, "c", "/h", ()),
+    )
+    described = GroupDescription("g", "Reconciling", "consumer", "range", ("h", 1), members, "consumer", 5, 4)
+    lines = description(group_facts(described, {}, [], {}))
+    assert lines == [
+        "g: Reconciling, range, epoch 5 (target of 4), coordinator h:1, 4 members, lag 0",
+        f"    a  epoch 4  at /h: {TOPIC}-0",
+        f"    b  epoch 4  at /h: {TOPIC}-1; to have {TOPIC}-1, {TOPIC}-2",
+        f"    c  epoch 3  at /h: {TOPIC}-2; to have none",
+        "    d  at /h: no partitions",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -104,12 +104,26 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
         ("broker.id", "1_0", "must be an integer"),
         ("flush.messages", 1, "flush.messages in the command line is called log.flush.interval.messages"),
         ("no.such.setting", 1, "no.such.setting in the command line is not a setting of a broker"),
+        (
+            "group.consumer.heartbeat.interval.ms",
+            200,
+            "group.consumer.heartbeat.interval.ms = 200 must be within group.consumer.min.heartbeat.interval.ms = 5000",
+        ),
+        ("group.consumer.session.timeout.ms", 90_000, "and group.consumer.max.session.timeout.ms = 60000"),
     ],
 )
 def test_wrong_settings_are_named(name: str, value: Any, expected: str) -> None:
     with pytest.raises(UsageError) as error:
         load(NEEDED | {name: value}, None, {})
     assert expected in str(error.value)
+
+
+def test_a_session_is_longer_than_the_interval_of_heartbeats() -> None:
+    values = NEEDED | {f"group.consumer.{name}": 5000 for name in ("session.timeout.ms", "min.session.timeout.ms")}
+    with pytest.raises(UsageError, match=r"5000 must be below group\.consumer\.session\.timeout\.ms = 5000"):
+        load(values, None, {})
+    valid = values | {"group.consumer.session.timeout.ms": 5001}
+    assert load(valid, None, {}).groups.group_consumer_session_timeout_ms == 5001
 
 
 def test_missing_settings_are_named() -> None:

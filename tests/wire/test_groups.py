@@ -227,6 +227,9 @@ def test_offset_fetch(version: int) -> None:
         listed = [{"group_id": "g", "topics": topics}, {"group_id": "h", "topics": None}]
         request = decoded(ApiKey.OFFSET_FETCH, version, groups=listed, require_stable=True)
         assert request == OffsetFetchRequest((OffsetFetchGroup("g", wanted), OffsetFetchGroup("h", None)), True)
+        member = {"member_id": "m", "member_epoch": 4} if version >= 9 else {}
+        request = decoded(ApiKey.OFFSET_FETCH, version, groups=[{"group_id": "g", "topics": topics, **member}])
+        assert request.groups == (OffsetFetchGroup("g", wanted, *(("m", 4) if version >= 9 else ())),)
     else:
         request = decoded(ApiKey.OFFSET_FETCH, version, group_id="g", topics=topics, require_stable=False)
         assert request == OffsetFetchRequest((OffsetFetchGroup("g", wanted),))

@@ -49,6 +49,7 @@ from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
+from kreplog.core.groups.totals import GroupTotals
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode, check
 
@@ -65,12 +66,14 @@ class ConsumerMembership:
         log: GroupLogWriter,
         unique: Callable[[], str],
         cluster: ClusterTopics,
+        totals: GroupTotals,
     ) -> None:
         self._config = config
         self._timers = timers
         self._log = log
         self._unique = unique
         self._cluster = cluster
+        self._totals = totals
 
     def heartbeat(
         self, shard: GroupShard, reply_to: Hashable, request: ConsumerGroupHeartbeatRequest, now_ms: int
@@ -263,6 +266,7 @@ class ConsumerMembership:
         return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash() != consumer.metadata_hash
 
     def _begin_epoch(self, consumer: ConsumerGroup) -> None:
+        self._totals.consumer_rebalances += 1
         value = ConsumerGroupMetadata(consumer.epoch + 1, consumer.topics.metadata_hash())
         self._change(consumer, ConsumerGroupRecord(consumer.group_id, value))
 

@@ -119,7 +119,7 @@ class GroupCoordinator:
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self.totals = GroupTotals()
         self._membership = Membership(config, self._timers, self._log, unique, self.totals)
-        self._consumers = ConsumerMembership(config, self._timers, self._log, unique, cluster)
+        self._consumers = ConsumerMembership(config, self._timers, self._log, unique, cluster, self.totals)
         self._offsets = CommittedOffsets(
             config, self._log, lambda partition: partition in cluster.partitions, self.totals
         )

@@ -22,6 +22,7 @@ from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.client_requests import is_forged, refused_produce
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
+from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
 from kreplog.core.messages import (
@@ -63,7 +64,17 @@ from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Create
-from kreplog.wire import control_messages, delete_records, fetch, generic, groups, offsets, produce, transactions
+from kreplog.wire import (
+    consumer_protocol,
+    control_messages,
+    delete_records,
+    fetch,
+    generic,
+    groups,
+    offsets,
+    produce,
+    transactions,
+)
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import ADDS_PARTITIONS_FROM, FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
@@ -74,10 +85,13 @@ CLUSTER_ID = "/cluster_id"
 
 _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.DESCRIBE_GROUPS: ("group_ids", "groups"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ("group_ids", "groups"),
     ApiKey.DELETE_GROUPS: ("group_ids", "results"),
     ApiKey.OFFSET_FETCH: ("groups", "groups"),
 }
 """Requests for several groups: (request field, response field) that hold an entry for each group."""
+
+_GROUP_ENCODERS = {**groups.ENCODERS, **consumer_protocol.ENCODERS}
 
 T = TypeVar("T")
 
@@ -149,13 +163,14 @@ class Api:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
             **groups.DECODERS,
+            **consumer_protocol.DECODERS,
             **transactions.DECODERS,
         }
         self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
             ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
             ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
-            **groups.ENCODERS,
+            **_GROUP_ENCODERS,
             **transactions.ENCODERS,
         }
         self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted))
@@ -216,10 +231,10 @@ class Api:
             if key == ApiKey.LIST_TRANSACTIONS:  # of any number of transactional ids
                 context.offload = self._respond_from_thread
             self._host.receive(Received(context, request))
-        elif key in groups.ENCODERS:
-            if isinstance(request, JoinGroupRequest):
+        elif key in _GROUP_ENCODERS:
+            if isinstance(request, (JoinGroupRequest, ConsumerGroupHeartbeatRequest)):
                 request = replace(request, client_host=context.client.host)
-            context.encode = lambda response: groups.ENCODERS[key](response, context.header)
+            context.encode = lambda response: _GROUP_ENCODERS[key](response, context.header)
             self._put_list(context, request, *_OF_SEVERAL_GROUPS.get(key, ("", "")))
         elif key in self._encoders:
             context.encode = lambda response: self._encoders[key](response, context.header)

@@ -82,8 +82,8 @@ async def render(broker: MetricsSource) -> bytes:
     _add_cleaner(lines, broker.logs.cleaner)
     _add_controller(lines, broker)
     await _add_replicas(lines, broker)
-    for name, kind, help, value in await group_metrics(broker.cores.groups):
-        _add(lines, name, kind, help, (value,))
+    for name, kind, help, samples in await group_metrics(broker.cores.groups):
+        _add(lines, name, kind, help, samples)
     lines.append("")
     return "\n".join(lines).encode()
 

@@ -298,6 +298,23 @@ def test_metrics_of_groups(tmp_path: Path) -> None:
             later = await scrape(broker)
             assert later[f"{name}_numgroups",] == 0
             assert later[f"{counted}_offset_deletion_count_total",] == 1
+            response = await client.call(
+                ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                1,
+                group_id="consumers",
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=["topic"],
+                topic_partitions=[],
+            )
+            assert response.error_code == 0
+            last = await scrape(broker)
+            assert last[f"{name}_numgroups",] == last[f"{counted}_group_count", "classic"] == 0
+            assert last[f"{counted}_group_count", "consumer"] == 1
+            assert last[f"{counted}_consumer_group_count", "stable"] == 1
+            assert last[f"{counted}_consumer_group_count", "empty"] == 0
+            assert last[f"{counted}_consumer_group_rebalance_count_total",] == 1
             client.peer.close()
 
     asyncio.run(main())

@@ -1,0 +1,74 @@
+"""Member: a consumer of confluent-kafka with group.protocol=consumer (KIP-848) that a thread polls."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+
+def confluent() -> Any:
+    return pytest.importorskip("confluent_kafka", reason="kafka-python has no group.protocol=consumer")
+
+
+def consumer_of(bootstrap: str, group: str, **settings: Any) -> Any:
+    """settings: librdkafka's, with underscores for dots."""
+    return confluent().Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "retry.backoff.ms": 20,
+            "reconnect.backoff.ms": 20,
+            "topic.metadata.refresh.interval.ms": 500,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+
+
+class Member:
+    """A member of a group, polled by a thread, which alone uses the consumer and commits each record that it has read:
+    librdkafka's Python calls of two threads wait for each other.
+
+    values: of these records. failures: errors of polls and commits. assignment, member_id: as of the last poll."""
+
+    def __init__(self, bootstrap: str, group: str, *topics: str, **settings: Any) -> None:
+        self.values: list[bytes] = []
+        self.failures: list[str] = []
+        self.assignment: list[tuple[str, int]] = []
+        self.member_id = ""
+        self._consumer = consumer_of(bootstrap, group, **settings)
+        self._consumer.subscribe(list(topics))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _poll(self) -> None:
+        while not self._ended.is_set():
+            record = self._consumer.poll(0.1)
+            self.assignment = sorted((each.topic, each.partition) for each in self._consumer.assignment())
+            self.member_id = str(self._consumer.memberid())
+            if record is None:
+                continue
+            if record.error():
+                self.failures.append(str(record.error()))
+                continue
+            self.values.append(record.value())
+            try:
+                self._consumer.commit(record, asynchronous=False)
+            except confluent().KafkaException as error:  # it may have been committed all the same
+                self.failures.append(str(error))
