@@ -23,18 +23,28 @@ class ObjectCodec:
 
     encode: from an object, never None, to bytes-like. decode: from bytes. Each may raise any Exception for what it
     does not take; a KreplogError is raised as it is: something else has failed, such as a registry of schemas.
+    find: as `encode`, to look a key up, where that differs: it changes nothing, and is None for a key that no record
+    can have yet.
     """
 
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[bytes], Any]
+    find: Callable[[Any], Any] | None = None
 
     def encoded(self, item: object, field: str) -> Any:
         """`item` as bytes-like; None as None. field: "key" or "value". Raises RecordEncodeError."""
+        return self._encoded(item, field, self.encode)
+
+    def encoded_to_find(self, item: object, field: str) -> Any:
+        """As `encoded`, to look for it; None where no record has it."""
+        return self._encoded(item, field, self.find or self.encode)
+
+    def _encoded(self, item: object, field: str, encode: Callable[[Any], Any]) -> Any:
         if item is None:
             return None
         try:
-            return self.encode(item)
+            return encode(item)
         except KreplogError:
             raise
         except Exception as error:

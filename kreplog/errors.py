@@ -329,7 +329,8 @@ class DeliveryExpiredError(KreplogError):
 
 
 class CorruptSchemaFileError(StorageError):
-    """A line of a schema file cannot be read, nor records by the schema in it. Nothing can rebuild it but a copy."""
+    """A line of a schema file cannot be read, nor records by the schema in it; or the file was deleted or replaced
+    since this process read it. Nothing can rebuild it but a copy."""
 
 
 class CorruptWorkQueueError(StorageError):

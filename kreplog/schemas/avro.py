@@ -11,13 +11,15 @@ from typing import Any, TypeAlias
 from kreplog.codecs import ObjectCodec, TopicCodec
 from kreplog.errors import SchemaRegistryError, UsageError
 from kreplog.schemas import wire_format
+from kreplog.schemas.avro_limits import AvroLimits, parsed_json
 from kreplog.schemas.registry import Registry, Schema
-from kreplog.schemas.subjects import RegistryLike, subject_of
+from kreplog.schemas.subjects import RegistryLike, Subject, subject_of
 
 AvroSchema: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
 """As fastavro takes it, such as "string" or a dict; or in JSON."""
 
 CACHED_SCHEMAS = 1000
+MAX_REFERENCES = 100
 
 
 class Avro(TopicCodec):
@@ -33,63 +35,105 @@ class Avro(TopicCodec):
         self._registry = registry
         self._subject = subject
         self._schema = None if schema is None else Schema("AVRO", _normalized(schema))
-        self._parsed = None if self._schema is None else _parsed(self._schema.text, {})
+        self._parsed = None if self._schema is None else _own(self._schema.text)
 
     def for_topic(self, path: str, field: str) -> ObjectCodec:
-        fastavro = _fastavro()
         schema = self._schema
         subject = subject_of(path, field, self._registry, self._subject)
-        readers = _readers(subject.registry, self._parsed)
+        readers = _readers(subject, None if self._parsed is None else self._parsed.schema)
+
+        def payload_of(item: Any) -> bytes:
+            if self._parsed is None:
+                raise TypeError("the codec has no schema of its own to append by")
+            return self._parsed.encoded(item)
 
         def encode(item: Any) -> bytes:
-            if schema is None:
-                raise TypeError("the codec has no schema of its own to append by")
-            buffer = io.BytesIO()
-            fastavro.schemaless_writer(buffer, self._parsed, {"item": item}, strict_allow_default=True)
-            return wire_format.with_id(subject.register(schema).id, buffer.getvalue())
+            payload = payload_of(item)
+            assert schema is not None
+            return wire_format.with_id(subject.register(schema).id, payload)
+
+        def find(item: Any) -> bytes | None:
+            payload = payload_of(item)
+            assert schema is not None
+            registered = subject.find(schema)
+            return None if registered is None else wire_format.with_id(registered.id, payload)
 
         def decode(data: bytes) -> Any:
             schema_id, payload = wire_format.id_and_payload(data)
             return readers(schema_id)(payload)
 
-        return ObjectCodec("Avro", encode, decode)
+        return ObjectCodec("Avro", encode, decode, find)
 
 
-def _readers(registry: Registry, reader_schema: Any) -> Callable[[int], Callable[[bytes], Any]]:
+class _Parsed:
+    """A schema that fastavro takes, of a record with one field, which has the same bytes, since fastavro finds named
+    types from a record alone.
+
+    named: types that the schema may use; those that it defines are added. Raises ValueError.
+    """
+
+    def __init__(self, text: str, named: dict[str, Any]) -> None:
+        schema = {"type": "record", "name": "kreplog_item", "fields": [{"name": "item", "type": parsed_json(text)}]}
+        self._fastavro = _fastavro()
+        try:
+            self.schema = self._fastavro.parse_schema(schema, named_schemas=named)
+            self.limits = AvroLimits(self.schema["fields"][0]["type"], named)
+        except Exception as error:  # fastavro raises what it meets
+            raise ValueError(f"the Avro schema cannot be used: {error}") from error
+
+    def encoded(self, item: Any) -> bytes:
+        self.limits.check_item(item)
+        buffer = io.BytesIO()
+        self._fastavro.schemaless_writer(buffer, self.schema, {"item": item}, strict_allow_default=True)
+        return buffer.getvalue()
+
+    def decoded(self, payload: bytes, reader_schema: Any) -> Any:
+        """Converted to `reader_schema`, if that is given. Raises any Exception."""
+        self.limits.check_data(payload)
+        stream = io.BytesIO(payload)
+        item = self._fastavro.schemaless_reader(stream, self.schema, reader_schema)["item"]
+        if rest := stream.read():
+            raise ValueError(f"{len(rest)} bytes follow what its schema describes")
+        return item
+
+
+def _readers(subject: Subject, reader_schema: Any) -> Callable[[int], Callable[[bytes], Any]]:
     """What reads a record, by the id of the schema that it was written with; to `reader_schema`, if that is given."""
-    fastavro = _fastavro()
 
     @lru_cache(CACHED_SCHEMAS)
     def reader_of(schema_id: int) -> Callable[[bytes], Any]:
-        schema = registry.schema(schema_id)
-        if schema is None or schema.kind != "AVRO":
-            raise ValueError(f"{registry} has no Avro schema of id {schema_id}")
+        schema = subject.schema(schema_id, "Avro")
+        named: dict[str, Any] = {}
         try:
-            named: dict[str, Any] = {}
-            _parse_references(registry, schema, named)
-            writer_schema = _parsed(schema.text, named)
-        except UsageError as error:
-            raise SchemaRegistryError(f"{registry}: schema {schema_id} cannot be used: {error}") from error
-
-        def read(payload: bytes) -> Any:
-            stream = io.BytesIO(payload)
-            item = fastavro.schemaless_reader(stream, writer_schema, reader_schema)["item"]
-            if rest := stream.read():
-                raise ValueError(f"{len(rest)} bytes follow what schema {schema_id} describes")
-            return item
-
-        return read
+            _add_references(subject.registry, schema, named, set())
+            writer = _Parsed(schema.text, named)
+        except ValueError as error:
+            raise ValueError(f"{subject.registry}: schema {schema_id}: {error}") from error
+        return lambda payload: writer.decoded(payload, reader_schema)
 
     return reader_of
 
 
-def _parse_references(registry: Registry, schema: Schema, named: dict[str, Any]) -> None:
-    for reference in schema.references:
-        found = registry.version(reference.subject, reference.version)
+def _add_references(registry: Registry, schema: Schema, named: dict[str, Any], seen: set[tuple[str, int]]) -> None:
+    """Add to `named` the types of the schemas that a schema refers to. Raises ValueError, SchemaRegistryError."""
+    for _, subject, version in schema.references:
+        if (subject, version) in seen:
+            continue
+        seen.add((subject, version))
+        if len(seen) > MAX_REFERENCES:
+            raise ValueError(f"it refers to more than {MAX_REFERENCES} others")
+        found = registry.version(subject, version)
         if found is None:
-            raise UsageError(f"there is no version {reference.version} of {reference.subject}")
-        _parse_references(registry, found, named)
-        _parsed(found.text, named)
+            raise SchemaRegistryError(f"{registry} has no version {version} of {subject}, to which a schema refers")
+        _add_references(registry, found, named, seen)
+        _Parsed(found.text, named)
+
+
+def _own(text: str) -> _Parsed:
+    try:
+        return _Parsed(text, {})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _normalized(schema: AvroSchema) -> str:
@@ -98,7 +142,7 @@ def _normalized(schema: AvroSchema) -> str:
         if isinstance(schema, str) and schema.lstrip()[:1] in ('"', "{", "["):
             schema = json.loads(schema)
         return json.dumps(_without_hints(schema), sort_keys=True)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"the Avro schema is no JSON: {error}") from error
 
 
@@ -108,16 +152,6 @@ def _without_hints(schema: Any) -> Any:
         found = {key: _without_hints(value) for key, value in schema.items() if not key.startswith("__")}
         return found["type"] if found.keys() == {"type"} else found
     return list(map(_without_hints, schema)) if isinstance(schema, Sequence) and not isinstance(schema, str) else schema
-
-
-def _parsed(text: str, named: dict[str, Any]) -> Any:
-    """Of a record with one field, which has the same bytes, since fastavro finds named types from a record alone.
-    named: those that the schema may use; the ones that it defines are added. Raises UsageError."""
-    try:
-        schema = {"type": "record", "name": "kreplog_item", "fields": [{"name": "item", "type": json.loads(text)}]}
-        return _fastavro().parse_schema(schema, named_schemas=named)
-    except Exception as error:  # fastavro raises what it meets
-        raise UsageError(f"fastavro does not take the Avro schema: {error}") from error
 
 
 def _fastavro() -> Any:

@@ -40,30 +40,48 @@ class HttpRegistry:
             self._authorization = "Basic " + base64.b64encode(user.encode()).decode()
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         self._timeout = timeout
+        self._registered: dict[tuple[str, Schema], SchemaVersion] = {}
 
     def __repr__(self) -> str:
         return f"HttpRegistry({self._url!r})"
 
     def register(self, subject: str, schema: Schema) -> SchemaVersion:
-        body: dict[str, Any] = {"schema": schema.text, "schemaType": schema.kind}
-        if schema.references:
-            body["references"] = [reference._asdict() for reference in schema.references]
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}"
-        answer = self._request(f"{path}/versions", body)
-        if answer is not None and "version" not in answer:  # of older registries
-            answer = self._request(path, body)
-        if answer is None:
-            raise SchemaRegistryError(f"{self._url}: subject {subject} vanished while a schema was registered in it")
+        registered = self._registered.get((subject, schema))
+        if registered is None:
+            answer = self._request(_path(subject, "/versions"), _body(schema))
+            if answer is not None and "version" not in answer:  # of older registries
+                answer = self._request(_path(subject), _body(schema))
+            if answer is None:
+                raise SchemaRegistryError(
+                    f"{self._url}: subject {subject} vanished while a schema was registered in it"
+                )
+            registered = self._remembered(subject, schema, answer)
+        return registered
+
+    def find(self, subject: str, schema: Schema) -> SchemaVersion | None:
+        registered = self._registered.get((subject, schema))
+        if registered is None:
+            answer = self._request(_path(subject), _body(schema))
+            if answer is None:
+                return None
+            registered = self._remembered(subject, schema, answer)
+        return registered
+
+    def _remembered(self, subject: str, schema: Schema, answer: dict[str, Any]) -> SchemaVersion:
         registered = SchemaVersion(self._field(answer, "id", int), self._field(answer, "version", int))
         if not 0 <= registered.id <= MAX_ID:
             raise self._unexpected(answer)
+        self._registered[subject, schema] = registered
         return registered
 
     def schema(self, schema_id: int) -> Schema | None:
         return self._schema(f"/schemas/ids/{schema_id}")
 
     def version(self, subject: str, version: int) -> Schema | None:
-        return self._schema(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
+        return self._schema(_path(subject, f"/versions/{version}"))
+
+    def has_subject(self, subject: str) -> bool:
+        return self._request(_path(subject, "/versions/latest")) is not None
 
     def _schema(self, path: str) -> Schema | None:
         answer = self._request(path)
@@ -107,6 +125,17 @@ class HttpRegistry:
 
     def _unexpected(self, answer: object) -> SchemaRegistryError:
         return SchemaRegistryError(f"{self._url} is no schema registry: it answers {str(answer)[:200]}")
+
+
+def _path(subject: str, rest: str = "") -> str:
+    return f"/subjects/{urllib.parse.quote(subject, safe='')}{rest}"
+
+
+def _body(schema: Schema) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": schema.text, "schemaType": schema.kind}
+    if schema.references:
+        body["references"] = [reference._asdict() for reference in schema.references]
+    return body
 
 
 def _refusal(error: urllib.error.HTTPError) -> tuple[int, str]:

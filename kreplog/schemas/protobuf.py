@@ -10,7 +10,7 @@ from typing import Any
 from kreplog.codecs import ObjectCodec, TopicCodec
 from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.schemas import wire_format
-from kreplog.schemas.registry import Reference, Registry, Schema
+from kreplog.schemas.registry import Reference, Schema, SchemaVersion
 from kreplog.schemas.subjects import RegistryLike, Subject, subject_of
 
 BUILT_IN = "google/protobuf/"
@@ -46,18 +46,34 @@ class Protobuf(TopicCodec):
         name = message.DESCRIPTOR.full_name
         subject = subject_of(path, field, self._registry, self._subject)
         indexes = wire_format.encoded_indexes(tuple(_indexes(message.DESCRIPTOR)))
-        written_name = _written_names(subject.registry)
+        written_name = _written_names(subject)
+        file = message.DESCRIPTOR.file
 
-        @lru_cache(1)
-        def schema_id() -> int:
-            file = message.DESCRIPTOR.file
-            return subject.register(Schema("PROTOBUF", _text(file), tuple(_references(subject, file)))).id
+        known: Schema | None = None
 
-        def encode(item: Any) -> bytes:
+        def schema(place_of: Callable[[Schema, str], SchemaVersion | None]) -> Schema | None:
+            nonlocal known
+            if known is None:
+                known = _schema(file, place_of)
+            return known
+
+        def payload_of(item: Any) -> bytes:
             if not isinstance(item, message):
                 raise TypeError(f"it is no {name}")
-            payload = indexes + item.SerializeToString(deterministic=True)  # of a key, equal bytes
-            return wire_format.with_id(schema_id(), payload)
+            data: bytes = item.SerializeToString(deterministic=True)  # of a key, equal bytes
+            return indexes + data
+
+        def encode(item: Any) -> bytes:
+            payload = payload_of(item)
+            registered = schema(subject.register)
+            assert registered is not None
+            return wire_format.with_id(subject.register(registered).id, payload)
+
+        def find(item: Any) -> bytes | None:
+            payload = payload_of(item)
+            found = schema(subject.find)
+            place = None if found is None else subject.find(found)
+            return None if place is None else wire_format.with_id(place.id, payload)
 
         def decode(data: bytes) -> Any:
             written_id, payload = wire_format.id_and_payload(data)
@@ -67,7 +83,7 @@ class Protobuf(TopicCodec):
                 raise ValueError(f"it is a {is_a}, not a {name}")
             return message.FromString(payload)
 
-        return ObjectCodec(f"Protobuf message {name}", encode, decode)
+        return ObjectCodec(f"Protobuf message {name}", encode, decode, find)
 
 
 def _indexes(descriptor: Any) -> Iterable[int]:
@@ -84,24 +100,27 @@ def _text(file: Any) -> str:
     return base64.b64encode(file.serialized_pb).decode()
 
 
-def _references(subject: Subject, file: Any) -> Iterable[Reference]:
-    """The files that a file imports, registered."""
+def _schema(file: Any, place_of: Callable[[Schema, str], SchemaVersion | None]) -> Schema | None:
+    """The schema of a file, which refers to those that it imports; None where one of them has no place."""
+    references = []
     for imported in file.dependencies:
         if not imported.name.startswith(BUILT_IN):
-            schema = Schema("PROTOBUF", _text(imported), tuple(_references(subject, imported)))
-            yield Reference(imported.name, imported.name, subject.register(schema, imported.name).version)
+            schema = _schema(imported, place_of)
+            place = None if schema is None else place_of(schema, imported.name)
+            if place is None:
+                return None
+            references.append(Reference(imported.name, imported.name, place.version))
+    return Schema("PROTOBUF", _text(file), tuple(references))
 
 
-def _written_names(registry: Registry) -> Callable[[int, tuple[int, ...]], str | None]:
+def _written_names(subject: Subject) -> Callable[[int, tuple[int, ...]], str | None]:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
     from google.protobuf.message import DecodeError
 
     @lru_cache(CACHED_SCHEMAS)
     def written_name(schema_id: int, indexes: tuple[int, ...]) -> str | None:
         """The full name of the message; None where the registry has a .proto text."""
-        schema = registry.schema(schema_id)
-        if schema is None or schema.kind != "PROTOBUF":
-            raise ValueError(f"{registry} has no Protobuf schema of id {schema_id}")
+        schema = subject.schema(schema_id, "Protobuf")
         try:
             file = FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
         except (ValueError, DecodeError):

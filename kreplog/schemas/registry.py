@@ -35,17 +35,25 @@ class SchemaVersion(NamedTuple):
 
 @runtime_checkable
 class Registry(Protocol):
-    """Thread-safe; what it has said of an id holds for good."""
+    """Thread-safe; what it has said of an id holds for good. Each of these raises SchemaRegistryError, StorageError."""
 
     def register(self, subject: str, schema: Schema) -> SchemaVersion:
-        """The schema's place in the subject, where it is registered now if it was not. Raises SchemaRegistryError,
-        StorageError."""
+        """The schema's place in the subject, where it is registered now if it was not. Called for each record that is
+        encoded: it remembers what it has said."""
+        ...
+
+    def find(self, subject: str, schema: Schema) -> SchemaVersion | None:
+        """As `register`, without registering it: None where it is not. Called for each key that is looked up."""
         ...
 
     def schema(self, schema_id: int) -> Schema | None:
-        """The schema with this id, None where there is none. Raises SchemaRegistryError, StorageError."""
+        """The schema with this id, None where there is none."""
         ...
 
     def version(self, subject: str, version: int) -> Schema | None:
-        """A version of a subject, None where there is none. Raises SchemaRegistryError, StorageError."""
+        """A version of a subject, None where there is none."""
+        ...
+
+    def has_subject(self, subject: str) -> bool:
+        """Whether a schema is registered in the subject."""
         ...

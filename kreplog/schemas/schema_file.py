@@ -3,7 +3,8 @@
     1c2b3a4d {"id": 1, "subject": "orders-value", "version": 1, "schemaType": "AVRO", "schema": "...", "references": []}
 
 A line for each version of a subject: the CRC-32C of what follows it, in hexadecimal, and what follows, in JSON. Lines
-are added and never changed. One that a killed process left incomplete has no end, and is removed by the next.
+are added and never changed. A line counts once it has an end, which is written when the line is durable; what a killed
+process left without one is completed by the next writer if it is whole, and removed if it is not.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ CRC_SIZE = 9
 LOCK_TIMEOUT_S = 5.0
 """A registration takes milliseconds, unless the process is stopped in it."""
 
+CHECK_INTERVAL_S = 0.01
+"""So often what is known of the file is used without a look whether it is still there."""
+
 _schema_files: weakref.WeakSet[SchemaFile] = weakref.WeakSet()
 
 
 class SchemaFile:
     """Thread-safe, and for several processes at once. It does not compare the versions of a subject with each other.
 
-    What has read a record's schema once needs no file any more; what has not needs it as long as there are records."""
+    What has read a record's schema once needs no file any more; what has not needs it as long as there are records. A
+    file that was deleted, or replaced by one that lacks or changes what was read, gives its ids a second time: all but
+    what was read raises CorruptSchemaFileError then.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
@@ -53,60 +60,152 @@ class SchemaFile:
         self._forget()
 
     def _forget(self) -> None:
-        self._file: tuple[int, int] | None = None  # device and inode of the file that was read
-        self._end = 0  # up to where
-        self._lines = 0
-        self._schemas: dict[int, Schema] = {}
-        self._ids: dict[Schema, int] = {}
-        self._subjects: dict[str, list[Schema]] = {}
+        self._content = _Content(self._path)
+        self._seen: tuple[int, ...] = ()
+        self._durable: dict[tuple[str, Schema], SchemaVersion] = {}
+        self._checked_s = 0.0
 
     def register(self, subject: str, schema: Schema) -> SchemaVersion:
         """As `Registry` has it; the schema is durable. Raises LogLockedError, CorruptSchemaFileError, StorageError."""
-        with self._mutex, self._locked() as file:
-            self._read(file)
-            versions = self._subjects.get(subject, [])
-            if schema in versions:
-                registered = SchemaVersion(self._ids[schema], versions.index(schema) + 1)
-                self._sync(file)  # who added it may have been killed before that
-                return registered
-            registered = SchemaVersion(self._ids.get(schema, max(self._schemas, default=0) + 1), len(versions) + 1)
-            self._append(file, _line(subject, registered, schema))
-            self._read(file)
+        with self._mutex:
+            registered = self._durable.get((subject, schema))
+            if registered is None or not self._is_as_it_was():
+                registered = self._found_durably(subject, schema) or self._added(subject, schema)
+                self._durable[subject, schema] = registered
             return registered
+
+    def find(self, subject: str, schema: Schema) -> SchemaVersion | None:
+        with self._mutex:
+            found = self._content.place(subject, schema)
+            if found is None and self._has_file():
+                self._read_new_lines()
+                found = self._content.place(subject, schema)
+            return found
 
     def schema(self, schema_id: int) -> Schema | None:
         with self._mutex:
-            if schema_id not in self._schemas:
+            if schema_id not in self._content.schemas:
                 self._read_new_lines()
-            return self._schemas.get(schema_id)
+            return self._content.schemas.get(schema_id)
 
     def version(self, subject: str, version: int) -> Schema | None:
         with self._mutex:
-            if version > len(self._subjects.get(subject, ())):
+            if version > len(self._content.versions(subject)):
                 self._read_new_lines()
-            versions = self._subjects.get(subject, [])
+            versions = self._content.versions(subject)
             return versions[version - 1] if 0 < version <= len(versions) else None
 
+    def has_subject(self, subject: str) -> bool:
+        return self.version(subject, 1) is not None
+
+    # Reading, without a lock
+
+    def _is_as_it_was(self) -> bool:
+        """Whether the file is the one that was read, and as it was then, by the latest check."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s >= CHECK_INTERVAL_S:
+            try:
+                status = os.stat(self._path)
+            except OSError:  # which to open it raises, too
+                return False
+            if self._seen != _identity(status):
+                return False
+            self._checked_s = now_s
+        return True
+
+    def _has_file(self) -> bool:
+        """False where there is none yet."""
+        return self._content.lines > 0 or os.path.exists(self._path)
+
+    def _found_durably(self, subject: str, schema: Schema) -> SchemaVersion | None:
+        if not self._has_file():
+            return None
+        with self._opened(os.O_RDONLY) as file:
+            self._read(file)
+            found = self._content.place(subject, schema)
+            if found is not None:
+                self._sync(file)  # who added it may have been killed before that
+            return found
+
     def _read_new_lines(self) -> None:
+        with self._opened(os.O_RDONLY) as file:
+            self._read(file)
+
+    @contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        """The file. Raises CorruptSchemaFileError where it was read before and is gone, StorageError."""
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._path, flags | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError as error:
+            if self._content.lines:
+                raise self._replaced("was deleted") from error
+            raise error_of("cannot open", self._path, error) from error
         except OSError as error:
             raise error_of("cannot open", self._path, error) from error
         try:
-            self._read(file)
+            yield file
         finally:
             os.close(file)
+
+    def _read(self, file: int) -> bytes:
+        """Read the lines behind those that are known, or all of another file than before; return what follows them,
+        which has no end yet."""
+        try:
+            status = os.fstat(file)
+            known = self._content
+            is_same = self._seen[:2] == _identity(status)[:2] and known.is_in(file)
+            content = known if is_same else _Content(self._path)
+            data = os.pread(file, max(0, status.st_size - content.end), content.end)
+        except OSError as error:
+            raise error_of("cannot read", self._path, error) from error
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            content.add(line)
+        if _is_whole(rest[:-1]):
+            if not rest.endswith(b"\0"):
+                content.add(rest)  # raises: its end is damaged
+            rest = rest[:-1]  # a loss of power has left the file's size, and not its last byte
+        if not content.continues(known):
+            raise self._replaced("was replaced by another")
+        if not is_same:
+            self._durable.clear()
+        self._content, self._seen = content, _identity(status)
+        self._checked_s = time.monotonic()
+        return rest
+
+    def _replaced(self, change: str) -> CorruptSchemaFileError:
+        return CorruptSchemaFileError(
+            f"{self._path} {change} since this process read it: put it back as it was, since records are read by the "
+            "schemas in it, and its numbers must not be given twice; where its topics are to be new, open them again",
+            path=self._path,
+        )
+
+    # Adding
+
+    def _added(self, subject: str, schema: Schema) -> SchemaVersion:
+        with self._locked() as file:
+            rest = self._read(file)
+            if _is_whole(rest):
+                self._sync(file)
+                self._write(file, b"\n", self._content.end + len(rest))
+                self._read(file)
+            content = self._content
+            found = content.place(subject, schema)
+            if found is None:
+                schema_id = content.ids.get(schema, max(content.schemas, default=0) + 1)
+                found = SchemaVersion(schema_id, len(content.versions(subject)) + 1)
+                self._append(file, _line(subject, found, schema))
+                self._read(file)
+            else:
+                self._sync(file)
+            return found
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """The file, for this process alone, to be read and added to."""
         deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         while True:
-            try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except OSError as error:
-                raise error_of("cannot open", self._path, error) from error
-            try:
+            with self._opened(os.O_RDWR | (0 if self._content.lines else os.O_CREAT)) as file:
                 if self._is_lock_taken(file):
                     try:
                         if leads_to(self._path, file):
@@ -114,8 +213,6 @@ class SchemaFile:
                             return
                     finally:
                         fcntl.flock(file, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
-            finally:
-                os.close(file)
             if time.monotonic() >= deadline_s:
                 raise LogLockedError(
                     f"{self._path} is locked by another process since {LOCK_TIMEOUT_S:g} s: end it, or try again",
@@ -132,61 +229,29 @@ class SchemaFile:
             raise error_of("cannot lock", self._path, error) from error
         return True
 
-    def _read(self, file: int) -> None:
-        """Read the lines behind those that are known, or all of another file than before."""
-        try:
-            status = os.fstat(file)
-            if self._file != (status.st_dev, status.st_ino) or status.st_size < self._end:
-                self._forget()
-                self._file = status.st_dev, status.st_ino
-            data = os.pread(file, status.st_size - self._end, self._end)
-        except OSError as error:
-            raise error_of("cannot read", self._path, error) from error
-        *lines, rest = data.split(b"\n")  # what follows the last line is being written, or was cut short
-        if _is_whole(rest[:-1]):
-            lines.append(rest)  # its end is damaged
-        for line in lines:
-            self._add(line)
-            self._end += len(line) + 1
-            self._lines += 1
-
-    def _add(self, line: bytes) -> None:
-        try:
-            if not _is_whole(line):
-                raise ValueError("its CRC-32C is another")
-            content: dict[str, Any] = json.loads(line[CRC_SIZE:])
-            references = tuple(Reference(**reference) for reference in content["references"])
-            schema = Schema(content["schemaType"], content["schema"], references)
-            schema_id, subject = int(content["id"]), str(content["subject"])
-        except (ValueError, LookupError, TypeError) as error:
-            raise CorruptSchemaFileError(
-                f"{self._path}: line {self._lines + 1} is damaged ({error}): put back the file as it was, since "
-                "records are read by the schemas in it",
-                path=self._path,
-            ) from error
-        self._schemas[schema_id] = schema
-        self._ids[schema] = schema_id
-        self._subjects.setdefault(subject, []).append(schema)
-
     def _append(self, file: int, line: bytes) -> None:
-        """Durably, or not at all."""
+        """Durably; or, without its end, not at all."""
+        end = self._content.end
         try:
-            os.ftruncate(file, self._end)
+            os.ftruncate(file, end)
             try:
-                for part in (line, b"\n"):  # a line that has an end is whole, also after a loss of power
-                    self._write(file, part)
-                    self._sync(file)
+                self._write(file, line, end)
             except BaseException:
-                os.ftruncate(file, self._end)
+                os.ftruncate(file, end)
                 raise
         except OSError as error:
             raise error_of("cannot write", self._path, error) from error
+        self._write(file, b"\n", end + len(line))  # others may read it from now on: it stays, whatever fails
 
-    def _write(self, file: int, data: bytes) -> None:
-        at = os.fstat(file).st_size
-        while data:
-            written = os.pwrite(file, data, at)
-            at, data = at + written, data[written:]
+    def _write(self, file: int, data: bytes, at: int) -> None:
+        """Durably. Raises StorageError."""
+        try:
+            while data:
+                written = os.pwrite(file, data, at)
+                at, data = at + written, data[written:]
+        except OSError as error:
+            raise error_of("cannot write", self._path, error) from error
+        self._sync(file)
 
     def _sync(self, file: int) -> None:
         try:
@@ -198,6 +263,64 @@ class SchemaFile:
                 os.close(folder)
         except OSError as error:
             raise error_of("cannot sync", self._path, error) from error
+
+
+class _Content:
+    """What the lines of the file at a path say, up to where it was read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._last = b""
+        self._subjects: dict[str, list[Schema]] = {}
+        self.end = 0
+        self.lines = 0
+        self.schemas: dict[int, Schema] = {}
+        self.ids: dict[Schema, int] = {}
+
+    def versions(self, subject: str) -> list[Schema]:
+        return self._subjects.get(subject, [])
+
+    def place(self, subject: str, schema: Schema) -> SchemaVersion | None:
+        versions = self.versions(subject)
+        return SchemaVersion(self.ids[schema], versions.index(schema) + 1) if schema in versions else None
+
+    def is_in(self, file: int) -> bool:
+        """Whether the last line is where it was, and so the others: lines are never changed. Raises OSError."""
+        return os.pread(file, len(self._last), self.end - len(self._last)) == self._last
+
+    def continues(self, earlier: _Content) -> bool:
+        """Whether all is as in `earlier`, and perhaps more."""
+        return self is earlier or (
+            all(self.schemas.get(schema_id) == schema for schema_id, schema in earlier.schemas.items())
+            and all(self.versions(name)[: len(known)] == known for name, known in earlier._subjects.items())
+        )
+
+    def add(self, line: bytes) -> None:
+        """Raises CorruptSchemaFileError."""
+        try:
+            if not _is_whole(line):
+                raise ValueError("its CRC-32C is another")
+            content: dict[str, Any] = json.loads(line[CRC_SIZE:])
+            references = tuple(Reference(**reference) for reference in content["references"])
+            schema = Schema(content["schemaType"], content["schema"], references)
+            schema_id, subject = int(content["id"]), str(content["subject"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorruptSchemaFileError(
+                f"{self._path}: line {self.lines + 1} is damaged ({error}): put back the file as it was, since "
+                "records are read by the schemas in it",
+                path=self._path,
+            ) from error
+        self.schemas[schema_id] = schema
+        self.ids[schema] = schema_id
+        self._subjects.setdefault(subject, []).append(schema)
+        self._last = line + b"\n"
+        self.end += len(self._last)
+        self.lines += 1
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """Device and inode, which may be those of a file that was deleted, and the latest change."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_whole(line: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
-from kreplog.errors import ArgumentTypeError
+from kreplog.errors import ArgumentTypeError, SchemaRegistryError
 from kreplog.schemas.http_registry import HttpRegistry
 from kreplog.schemas.registry import Registry, Schema, SchemaVersion
 from kreplog.schemas.schema_file import SchemaFile
@@ -22,14 +22,29 @@ class Subject:
     def __init__(self, registry: Registry, name: str) -> None:
         self.registry = registry
         self.name = name
-        self._registered: dict[tuple[str, Schema], SchemaVersion] = {}
+        self._is_known = False
 
     def register(self, schema: Schema, name: str | None = None) -> SchemaVersion:
-        """Once in this process. name: of another subject. Raises SchemaRegistryError, StorageError."""
-        at = (name or self.name, schema)
-        if at not in self._registered:
-            self._registered[at] = self.registry.register(*at)
-        return self._registered[at]
+        """name: of another subject. Raises SchemaRegistryError, StorageError."""
+        return self.registry.register(name or self.name, schema)
+
+    def find(self, schema: Schema, name: str | None = None) -> SchemaVersion | None:
+        return self.registry.find(name or self.name, schema)
+
+    def schema(self, schema_id: int, kind: str) -> Schema:
+        """The schema of a record. kind: "Avro" or "Protobuf". Raises SchemaRegistryError, StorageError; ValueError
+        where the registry does not have it and has the subject: it is the right one, and the record is at fault."""
+        found = self.registry.schema(schema_id)
+        if found is not None and found.kind == kind.upper():
+            return found
+        fault = f"{self.registry} has no {kind} schema of id {schema_id}"
+        self._is_known = self._is_known or self.registry.has_subject(self.name)
+        if self._is_known:
+            raise ValueError(fault)
+        raise SchemaRegistryError(
+            f"{fault}, nor the subject {self.name}: give the registry with which the record was written, or, where it "
+            "is this one, a subject of it: subject=NAME"
+        )
 
 
 def subject_of(path: str, field: str, registry: RegistryLike, name: str | None) -> Subject:

@@ -232,10 +232,8 @@ class Topic(Closing):
         Raises ArgumentTypeError, UsageError (no such partition), RecordEncodeError, RecordTooLargeError,
         ResourceExhaustedError (nothing written), LogFailedError, LogClosedError.
         """
-        if self._value_codec is not None:
-            value = self._value_codec.encoded(value, "value")
-        if self._key_codec is not None:
-            key = self._key_codec.encoded(key, "key")
+        if self._value_codec is not None or self._key_codec is not None:
+            value, key = self._encoded(value, key)
         if partition is None:
             partition = self._choose(value, key)
         log = self._logs.get(partition)
@@ -248,6 +246,13 @@ class Topic(Closing):
                 raise
             offset = log.append(value, key, timestamp_ms, headers)
         return PartitionOffset(partition, offset)
+
+    def _encoded(self, value: Any, key: Any) -> tuple[Any, Any]:
+        self._folder.check_writable()  # a codec may register a schema
+        return (
+            value if self._value_codec is None else self._value_codec.encoded(value, "value"),
+            key if self._key_codec is None else self._key_codec.encoded(key, "key"),
+        )
 
     def _choose(self, value: Buffer | None, key: Buffer | None) -> int:
         partitions = self._folder.partitions
@@ -277,6 +282,7 @@ class Topic(Closing):
         topic needs keys; nothing written); LogFailedError, ResourceExhaustedError: partitions before that of the error
         may be written; LogClosedError.
         """
+        self._folder.check_writable()  # a codec may register a schema
         pieces = topic_rows.rows_of(
             _encoded(values, self._value_codec, "value"), _encoded(keys, self._key_codec, "key"), timestamps_ms
         )

@@ -218,8 +218,7 @@ class TopicFolder:
     def add_partitions(self, total: int) -> None:
         check_count(total)
         with self._mutex:
-            self._check_open()
-            self._check_writable()
+            self.check_writable()
             if total < self.partitions:
                 raise InvalidPartitionsError(
                     f"{self.path} has {self.partitions} partitions, which cannot become {total}: partitions are only "
@@ -303,7 +302,9 @@ class TopicFolder:
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raises LogClosedError, UsageError."""
+        self._check_open()
         if self.read_only:
             raise UsageError(
                 f"{self.path}: this topic was opened read-only; open it with read_only=False to change it",

@@ -122,7 +122,7 @@ class Table(Closing, Mapping[Any, Any]):
 
     def __contains__(self, key: object) -> bool:
         self._check_open()
-        data = self._encoded(key)
+        data = self._bytes_of(key)
         return data is not None and self._native.get_value(data) is not None
 
     def __getitem__(self, key: Any) -> Any:
@@ -138,14 +138,14 @@ class Table(Closing, Mapping[Any, Any]):
             entry = self.entry(key)
             return default if entry is None else entry.value
         self._check_open()
-        data = self._encoded(key)
+        data = self._bytes_of(key)
         value = None if data is None else self._native.get_value(data)
         return default if value is None else value
 
     def entry(self, key: Any) -> TableEntry | None:
         """The newest record of a key, None for none; raises as [] does otherwise."""
         self._check_open()
-        data = self._encoded(key)
+        data = self._bytes_of(key)
         found = None if data is None else self._native.get(data)
         if found is None:
             return None
@@ -180,9 +180,9 @@ class Table(Closing, Mapping[Any, Any]):
         records = (TopicRecord(*record, ()) for record in found)
         return ((record.key, record.value) for record in self._decoding.decoded(records, self._on_error))
 
-    def _encoded(self, key: Any) -> Any:
+    def _bytes_of(self, key: Any) -> Any:
         codec = self._decoding.key_codec
-        return key if codec is None else codec.encoded(key, "key")
+        return key if codec is None else codec.encoded_to_find(key, "key")
 
     # Following
 

@@ -107,6 +107,23 @@ def test_power_loss_of_hundreds_of_work_queues(folder: Path, shim: Path, figure:
     work_queues(folder, shim, 1000, 75, figure)
 
 
+def schemas(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    output = run_driver("schema_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 6 * seeds, output
+    figure(match[0])
+
+
+def test_power_loss_of_schema_files(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    """A schema that was registered keeps its number, which no other gets, whatever call of its writer was the last."""
+    schemas(folder, shim, 30, 16, figure)
+
+
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_schema_files(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    schemas(folder, shim, 1000, 400, figure)
+
+
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
     """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
     namespace = ["unshare", "--mount", "--propagation", "private"]

@@ -59,10 +59,13 @@ class SchemaRegistryServer(ThreadingHTTPServer):
             return 404, {"error_code": 40403, "message": "Schema not found"}
         if parts[0] != "subjects":
             return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
-        versions = self.subjects.get(parts[1], [])
-        if 0 < int(parts[3]) <= len(versions):
-            number = versions[int(parts[3]) - 1]
-            return 200, {"subject": parts[1], "id": number, "version": int(parts[3]), **self.schemas[number]}
+        if parts[1] not in self.subjects:
+            return 404, {"error_code": 40401, "message": "Subject not found"}
+        versions = self.subjects[parts[1]]
+        version = len(versions) if parts[3] == "latest" else int(parts[3])
+        if 0 < version <= len(versions):
+            number = versions[version - 1]
+            return 200, {"subject": parts[1], "id": number, "version": version, **self.schemas[number]}
         return 404, {"error_code": 40402, "message": "Version not found"}
 
 

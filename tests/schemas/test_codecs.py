@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kreplog import Topic
 from kreplog.errors import (
     ArgumentTypeError,
+    LogClosedError,
     RecordDecodeError,
     RecordEncodeError,
     SchemaRegistryError,
@@ -28,6 +29,7 @@ from kreplog.errors import (
 from kreplog.schemas import Avro, HttpRegistry, Protobuf, Schema, SchemaFile
 from kreplog.schemas.wire_format import with_id
 from tests.schemas.messages import Line, Money, Note, Order
+from tests.schemas.reader import as_who_may_only_read
 from tests.schemas.registry_server import SchemaRegistryServer, registry_server
 
 NEEDS = "needs confluent-kafka with its schema registry, of the extra `dev`"
@@ -348,6 +350,88 @@ def test_what_does_not_decode(path: Path, data: bytes) -> None:
         assert len(list(topic.read(on_error="skip"))) == 1
 
 
+def test_another_registry_is_no_fault_of_a_record(path: Path, server: SchemaRegistryServer) -> None:
+    """on_error would skip all of the topic, where the URL is wrong."""
+    with registry_server() as other:
+        HttpRegistry(other.url).register("customers-value", Schema("AVRO", '"long"'))
+        with Topic.open(path, 1, value_codec=Avro(ORDER, other.url, subject="customers-value")) as topic:
+            topic.append({"id": 1, "item": "pen"})  # schema 2
+            data = next(iter(topic.log(0).read())).value
+    context = serialization.SerializationContext("orders", serialization.MessageField.VALUE)
+    with pytest.raises(
+        confluent_registry.error.SchemaRegistryError
+    ):  # nor does Confluent's client say it of the record
+        confluent_avro.AvroDeserializer(confluent_registry.SchemaRegistryClient({"url": server.url}))(data, context)
+    HttpRegistry(server.url).register("other-value", Schema("AVRO", '"long"'))
+    for codec in (Avro(ORDER, server.url), Protobuf(Order, server.url)):
+        with (
+            Topic.open(path, read_only=True, value_codec=codec) as topic,
+            pytest.raises(SchemaRegistryError, match="id 2, nor the subject orders-value: give the registry"),
+        ):
+            list(topic.read(on_error="skip"))
+
+
+def test_a_number_that_the_right_registry_does_not_have_is_a_fault_of_the_record(
+    path: Path, server: SchemaRegistryServer
+) -> None:
+    with Topic.open(path, 1) as topic:
+        topic.append(with_id(77, b"garbage"))
+    with Topic.open(path, value_codec=Avro(ORDER, server.url)) as topic:
+        topic.append({"id": 1, "item": "pen"})
+        with pytest.raises(RecordDecodeError, match="no Avro schema of id 77"):
+            list(topic.read())
+        assert [record.value["id"] for record in topic.read(on_error="skip")] == [1]
+    lookups = server.requests.count("GET /subjects/orders-value/versions/latest")
+    assert lookups == 1, "once it is known that the registry is the right one"
+    with (
+        Topic.open(path, read_only=True, value_codec=Avro(ORDER, server.url, subject="o")) as topic,
+        pytest.raises(SchemaRegistryError, match="nor the subject o"),
+    ):
+        list(topic.read(on_error="skip"))
+
+
+@pytest.mark.parametrize("registry", ["file", "server"])
+@pytest.mark.parametrize("kind", ["Avro", "Protobuf"])
+def test_to_look_a_key_up_registers_nothing(path: Path, server: SchemaRegistryServer, kind: str, registry: str) -> None:
+    where = server.url if registry == "server" else None
+    codec: Any = Avro("string", where) if kind == "Avro" else Protobuf(Order, where)
+    keys: Any = ["a", "b"] if kind == "Avro" else [Order(id=1), Order(id=2)]
+    with Topic.open(path, 1, key_codec=codec) as topic, topic.table() as table:
+        assert table.get(keys[0]) is None and keys[0] not in table
+        with pytest.raises(KeyError):
+            table[keys[0]]
+        with pytest.raises(RecordEncodeError, match="key"):
+            table.get(5)
+        assert not path.with_name("kreplog.schemas").exists() and not server.schemas
+        topic.append(b"x", keys[0])
+        table.refresh()
+        assert (table[keys[0]], table.get(keys[1])) == (b"x", None)
+
+    def read() -> Any:
+        with Topic.open(path, key_codec=codec, read_only=True) as topic, topic.table() as table:
+            return table.get(keys[0]), table.get(keys[1])
+
+    assert as_who_may_only_read(path, read) == (b"x", None)
+
+
+@pytest.mark.parametrize("call", ["append", "append_many"])
+def test_an_append_that_is_refused_registers_nothing(path: Path, call: str) -> None:
+    Topic.open(path, 1).close()
+    codec = Avro(ORDER)
+    item = {"id": 1, "item": "pen"}
+
+    def append(topic: Topic) -> None:
+        topic.append(item) if call == "append" else topic.append_many([item])
+
+    with Topic.open(path, read_only=True, value_codec=codec) as reader, pytest.raises(UsageError, match="read-only"):
+        append(reader)
+    topic = Topic.open(path, value_codec=codec)
+    topic.close()
+    with pytest.raises(LogClosedError):
+        append(topic)
+    assert not path.with_name("kreplog.schemas").exists()
+
+
 @given(st.binary(max_size=40))
 def test_no_payload_does_more_than_not_decode(tmp_path_factory: pytest.TempPathFactory, payload: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzzed") / "orders"
@@ -363,7 +447,7 @@ def test_no_payload_does_more_than_not_decode(tmp_path_factory: pytest.TempPathF
 
 
 def test_wrong_arguments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="does not take"):
+    with pytest.raises(UsageError, match="cannot be used"):
         Avro({"type": "record"})
     with pytest.raises(UsageError, match="no JSON"):
         Avro("{")

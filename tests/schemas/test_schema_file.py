@@ -16,6 +16,7 @@ import pytest
 
 from kreplog.errors import CorruptSchemaFileError, DiskFullError, LogLockedError, StorageError
 from kreplog.schemas import Reference, Schema, SchemaFile, SchemaVersion, schema_file
+from tests.schemas.reader import as_who_may_only_read
 from tests.waiting import InChild
 
 A = Schema("AVRO", '"long"')
@@ -107,17 +108,137 @@ def test_damage_of_any_byte_is_found(path: Path) -> None:
             SchemaFile(path).register("s", C)
 
 
-def test_a_file_that_was_replaced_is_read_anew(path: Path) -> None:
+def test_a_file_that_was_put_back_is_read_anew(path: Path) -> None:
     file = SchemaFile(path)
     file.register("s", A)
     other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
     SchemaFile(other).register("t", B)
     os.replace(other, path)
-    assert file.schema(2) is None
-    assert (file.schema(1), file.version("s", 1)) == (B, None)
+    assert file.schema(2) == B
+    assert file.register("s", A) == (1, 1)
+    assert file.register("s", C) == (3, 2)
+    assert SchemaFile(path).schema(3) == C
+
+
+@pytest.mark.parametrize("how", ["deleted", "made again", "replaced", "written over"])
+def test_a_file_that_lacks_what_was_read_gives_no_number_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By another process, under a writer that knows its schema's number."""
+    monkeypatch.setattr(schema_file, "CHECK_INTERVAL_S", 0.0)
+    file = SchemaFile(path)
+    assert file.register("s", A) == (1, 1)
+    whole = path.read_bytes()
+
+    def act() -> None:
+        if how in ("deleted", "made again"):
+            path.unlink()
+        if how == "made again":
+            assert SchemaFile(path).register("s", B) == (1, 1)
+        if how in ("replaced", "written over"):
+            SchemaFile(path.with_name("other")).register("s", B)
+            if how == "replaced":
+                os.replace(path.with_name("other"), path)
+            else:
+                path.write_bytes(path.with_name("other").read_bytes())
+
+    InChild(act).result()
+    with pytest.raises(CorruptSchemaFileError, match="since this process read it: put it back") as caught:
+        file.register("s", A)
+    assert caught.value.path == str(path)
+    for call in (
+        lambda: file.register("s", C),
+        lambda: file.find("s", C),
+        lambda: file.schema(2),
+        lambda: file.version("s", 2),
+    ):
+        with pytest.raises(CorruptSchemaFileError, match="since this process read it"):
+            call()
+    assert path.exists() == (how != "deleted")
+    assert (file.schema(1), file.find("s", A)) == (A, (1, 1)), "what was read is known"
+    path.write_bytes(whole)
+    assert file.register("s", A) == (1, 1)
+    assert file.register("s", C) == (2, 2)
+
+
+def test_a_file_that_is_deleted_before_it_is_locked_is_not_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SchemaFile(path)
+    file.register("s", A)
+    monkeypatch.setattr(file, "_found_durably", lambda *_: path.unlink())
+    with pytest.raises(CorruptSchemaFileError, match="was deleted"):
+        file.register("s", B)
+    assert not path.exists()
+
+
+def test_the_file_is_looked_at_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SchemaFile(path)
+    file.register("s", A)
     path.unlink()
-    assert file.register("s", C) == (1, 1)
-    assert SchemaFile(path).schema(1) == C
+    monkeypatch.setattr(schema_file, "CHECK_INTERVAL_S", 1e9)
+    assert file.register("s", A) == (1, 1)
+    monkeypatch.setattr(schema_file, "CHECK_INTERVAL_S", 0.0)
+    with pytest.raises(CorruptSchemaFileError, match="was deleted"):
+        file.register("s", A)
+
+
+def test_to_find_a_schema_changes_nothing(path: Path) -> None:
+    file = SchemaFile(path)
+    assert file.find("s", A) is None
+    assert not list(path.parent.iterdir())
+    SchemaFile(path).register("s", A)
+    whole = path.read_bytes()
+    assert (file.find("s", A), file.find("s", B), file.find("t", A)) == ((1, 1), None, None)
+    assert (file.has_subject("s"), file.has_subject("t")) == (True, False)
+    assert path.read_bytes() == whole
+
+
+def test_what_is_registered_is_found_without_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SchemaFile(path).register("s", A)
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("it was locked")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert SchemaFile(path).register("s", A) == (1, 1)
+    assert SchemaFile(path).find("s", A) == (1, 1)
+
+
+def test_a_line_that_others_may_have_read_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second fsync of it fails."""
+    file = SchemaFile(path)
+    file.register("s", A)
+    failing: list[OSError | None] = [OSError(errno.EIO, "bad sector"), None, None, None]
+    synced = os.fsync
+
+    def fail(descriptor: int) -> None:
+        synced(descriptor)
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}") and path.read_bytes().endswith(b"\n") and failing:
+            error = failing.pop(0)
+            if error is not None:
+                raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="cannot sync"):
+        file.register("s", B)
+    assert SchemaFile(path).schema(2) == B
+    assert file.register("s", C) == (3, 3)
+    assert file.register("s", B) == (2, 2)
+
+
+@pytest.mark.parametrize("end", [b"", b"\0"])
+def test_a_line_without_an_end_is_nothing_to_readers_and_completed_by_the_next_writer(path: Path, end: bytes) -> None:
+    SchemaFile(path).register("s", A)
+    SchemaFile(path).register("s", B)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + end)
+    file = SchemaFile(path)
+    assert (file.schema(2), file.find("s", B)) == (None, None)
+    assert file.register("t", C) == (3, 1), "number 2 may have been read by others before a loss of power"
+    assert path.read_bytes().startswith(whole)
+    assert file.schema(2) == B
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
@@ -210,26 +331,15 @@ def test_who_may_not_write_or_read(tmp_path: Path) -> None:
 def test_a_user_who_may_only_read_finds_schemas_and_registers_none(path: Path) -> None:
     SchemaFile(path).register("s", A)
 
-    def as_nobody() -> str:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setresuid(65534, 65534, 65534)
+    def call() -> str:
         file = SchemaFile(path)
         with pytest.raises(StorageError) as caught:
             file.register("s", B)
         assert file.schema(1) == A
+        assert file.find("s", A) == file.register("s", A) == (1, 1)
         return str(caught.value)
 
-    tops = [path.parent, *path.parent.parents[:3]]
-    modes = [top.stat().st_mode for top in tops]
-    try:
-        for top in tops:
-            top.chmod(0o755)
-        path.chmod(0o444)
-        assert "cannot open" in InChild(as_nobody).result()
-    finally:
-        for top, mode in zip(tops, modes, strict=True):
-            top.chmod(mode)
+    assert "cannot open" in as_who_may_only_read(path, call)
 
 
 def test_what_was_cut_short_leaves_nothing_behind_a_shorter_line(path: Path) -> None:

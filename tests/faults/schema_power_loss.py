@@ -1,0 +1,90 @@
+"""Driver: processes register schemas in a file, most of them killed at a file call; then the power is cut.
+
+Arguments: directory, first seed, seeds. Needs the shim. What must hold in the image: a schema whose registration has
+returned is there under its number and version, no number is given a second time, and the next registration goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+from kreplog.schemas import Schema, SchemaFile
+from tests.faults import shim as faults
+from tests.faults.forked import ends_by
+from tests.faults.kills_and_cut import DEATHS
+from tests.faults.queue_power_loss import restore
+from tests.faults.worlds import World, play_seeds
+
+NAME = "kreplog.schemas"
+SUBJECTS = ("orders-value", "orders-key")
+
+
+def schema(number: int) -> Schema:
+    """Some of them longer than a sector."""
+    return Schema("AVRO", f'{{"type":"fixed","name":"F{number}","size":16,"doc":"{"x" * (number % 7 * 150)}"}}')
+
+
+def life(world: World, number: int, deadly: int) -> None:
+    """Register schemas, new and old; then end, or be killed. The `deadly`-th file call kills; 0: none does."""
+    rng = random.Random(f"{world.seed}-life-{number}")
+    shim = faults.Shim()
+    shim.on_sync(world.shadow.synced)
+    file = SchemaFile(world.live / NAME)
+    if deadly:
+        kinds, mode = rng.choice(DEATHS)
+        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    for _ in range(rng.randint(1, 4)):
+        wanted, subject = rng.randrange(4), rng.choice(SUBJECTS)
+        registered = file.register(subject, schema(wanted))
+        with world.events.open("a") as events:
+            events.write(f"{subject} {wanted} {registered.id} {registered.version}\n")
+    if rng.random() < 0.7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    shim.on_sync(None)
+
+
+def check_image(root: Path, events: str) -> None:
+    """Raises AssertionError."""
+    file = SchemaFile(root / NAME)
+    taken = set()
+    for line in events.splitlines():
+        subject, wanted, schema_id, version = line.split()
+        taken.add(int(schema_id))
+        assert file.schema(int(schema_id)) == schema(int(wanted)), f"schema {schema_id} is lost, or another: {line}"
+        assert file.version(subject, int(version)) == schema(int(wanted)), f"the version is lost, or another: {line}"
+        assert file.find(subject, schema(int(wanted))) == (int(schema_id), int(version))
+    new = file.register("later-value", schema(100))
+    assert new.version == 1 and new.id not in taken, f"{new} is taken"
+    assert SchemaFile(root / NAME).schema(new.id) == schema(100)
+
+
+def play(world: World) -> tuple[int, int]:
+    """All lives of a seed, and some images after each; returns deaths and images."""
+    rng = random.Random(f"{world.seed}-world")
+    world.live.mkdir(parents=True)
+    world.events.touch()
+    deaths = images = 0
+    for number in range(rng.randint(1, 4)):
+        code, _ = ends_by(partial(life, world, number, rng.choice([0, *[rng.randint(1, 20)] * 3])))
+        assert code in (0, -9), f"life {number} ended with {code}"
+        deaths += code == -9
+        for ordered in (True, False) * 3:
+            image = world.folder / "image"
+            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
+            code, _ = ends_by(partial(check_image, image, world.events.read_text()))
+            assert code == 0, f"the {'ordered' if ordered else 'unordered'} image after life {number} ended with {code}"
+            images += 1
+    return deaths, images
+
+
+def main(directory: Path, first: int, seeds: int) -> None:
+    play_seeds(play, directory, first, seeds)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
