@@ -16,6 +16,8 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
+from tests import orphans
+
 settings.register_profile("kreplog", deadline=None)  # the default is a limit of 200 ms for an example
 settings.load_profile("kreplog")
 
@@ -39,6 +41,10 @@ _WITH_BROKERS = frozenset(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
+
+
+def pytest_sessionstart() -> None:
+    orphans.watch()
 
 
 @pytest.hookimpl(optionalhook=True)
