@@ -84,14 +84,14 @@ def _receive(channel: Channel, results: Connection, count: int) -> None:
 
 
 class Cost(NamedTuple):
-    """Of one append, in nanoseconds."""
+    """The time that one append takes, in nanoseconds."""
 
     elapsed: float
     cpu: float
 
 
 def cost_of_append(directory: Path, readers: int, work: Callable[[Log], object], appends: int) -> Cost:
-    """Of the writer, with so many processes that do `work` on the log."""
+    """What an append costs the writer while `readers` processes do `work` on the log."""
     data = bytes(SIZE)
     with Log.open(directory / "t-0") as log:
         for _ in range(1000):

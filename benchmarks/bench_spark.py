@@ -190,7 +190,7 @@ class _Beside:
 
     @property
     def pids(self) -> set[int]:
-        """Of processes that are no part of our Spark."""
+        """Ids of the processes of the connector and of the brokers, which are not part of our Spark."""
         connector = set() if self.connector is None else {self.connector.pid}
         return connector.union(*(brokers.pids for brokers in self.brokers))
 

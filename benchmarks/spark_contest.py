@@ -62,7 +62,7 @@ Ticks = dict[int, tuple[int, int]]
 
 
 def cpu_ticks(roots: Collection[int], others: Collection[int] = ()) -> Ticks:
-    """Of the processes `roots` and of everything below them; `others` and what is below them are left out."""
+    """CPU ticks of the processes `roots` and their descendants, without `others` and theirs."""
     children: dict[int, list[int]] = {}
     ticks: Ticks = {}
     for entry in Path("/proc").iterdir():

@@ -80,7 +80,7 @@ class Store:
 
 
 def available(bench: Bench, *stores: type[Store]) -> list[type[Store]]:
-    """Those whose package is installed; the others are named in the table's notes."""
+    """The stores whose package is installed; the table's notes name the others."""
     missing = {store.name for store in stores if store.requires and importlib.util.find_spec(store.requires) is None}
     if missing:
         bench.notes.append(f"not installed, so left out: {', '.join(sorted(missing))}")

@@ -218,7 +218,7 @@ def _value(value: Any) -> str:
 
 
 def default_of(name: str) -> str:
-    """Of a broker's setting, or of a topic's where no broker has it under this name."""
+    """The default of a broker's setting, or of a topic's if brokers have none of this name."""
     if name in settings.SETTINGS:
         default = settings.SETTINGS[name].default
         return "**required**" if default is settings._REQUIRED else _value(default)

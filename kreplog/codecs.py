@@ -70,7 +70,7 @@ def _text() -> ObjectCodec:
 
 
 def _json() -> ObjectCodec:
-    """By orjson where that is installed (`pip install 'kreplog[codecs]'`), else by the standard library."""
+    """JSON, by orjson if that is installed (`pip install 'kreplog[codecs]'`), else by the standard library."""
     try:
         import orjson
     except ImportError:

@@ -408,7 +408,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 NO_OWN_SETTINGS = TopicConfig(inherited=INHERITED)
-"""Of a topic that inherits everything, before the defaults are known."""
+"""The settings of a topic that inherits everything, before the defaults are known."""
 
 BUILT_IN_DEFAULTS = TopicConfig()
 """What a topic inherits where no broker is given another default."""

@@ -85,7 +85,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> TopicPartition:
-        """From a directory name. Raises InvalidTopicError when it is not `<topic>-<partition>`."""
+        """The partition of a directory name. Raises InvalidTopicError if that is not `<topic>-<partition>`."""
         topic, dash, number = name.rpartition("-")
         if not dash or not _LEGAL_NUMBER.fullmatch(number):
             raise InvalidTopicError(

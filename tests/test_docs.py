@@ -6,13 +6,14 @@ One that cannot be is preceded by a comment, `<!-- not run: reason -->`. Ports f
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
+import kreplog
 from kreplog import errors
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.config import LogConfig
@@ -31,12 +33,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "ben
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 WITHIN_S = 300
 FIRST_PORT = 9092
+SOURCES = ("kreplog", "spark", "tests", "docs")
 RUN_EACH_TIME = "README.md"
 """Of the pages that start Spark, the one whose blocks every run of the tests runs; the others' are long tests."""
 
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<code>.*?)^```", re.M | re.S
 )
+_NAME = re.compile(r"`([A-Za-z_]\w*)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|pyx|md))`")
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
@@ -97,6 +101,15 @@ def test_paths_that_are_named_exist(name: str) -> None:
     made = {"build/docs"}
     missing = [path for path in found if path not in made and not any((folder / path).exists() for folder in folders)]
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_names_of_the_code_that_are_given_exist(name: str) -> None:
+    sources = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.p*") if path.suffix in (".py", ".pyx")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in sources)))
+    given = set(_NAME.findall(prose((ROOT / name).read_text(encoding="utf-8"))))
+    assert given
+    assert not given - words
 
 
 def runnable(name: str) -> list[Block]:
@@ -189,8 +202,22 @@ def test_operations_names_each_error_and_says_what_to_do() -> None:
     assert len(rows) == len(public), "an error has two rows"
 
 
+OF_OTHER_MODULES = {"abandon", "advance_all", "generation", "linger"}
+"""Methods of public classes that other modules of the package call, and nobody else."""
+
+
+@pytest.mark.parametrize("name", ["Log", "Topic", "Cursor", "GroupCursor", "WorkQueue", "Table", "Appender", "Fetched"])
+def test_the_api_reference_has_each_member_with_a_docstring(name: str) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(rf"^\.\. autoclass:: kreplog\.{name}\(\)\n   :members: ((?:.+\n)+)", page, re.M)
+    kind = getattr(kreplog, name)
+    own = dir(kind) if name != "Table" else set(dir(kind)) - set(dir(Mapping))
+    public = {member for member in own if not member.startswith("_") and inspect.getdoc(getattr(kind, member))}
+    assert public - OF_OTHER_MODULES <= {member.strip() for member in listed.split(",")}
+
+
 class TestGenerated:
-    """Of docs/generated.py, which takes Sphinx: `make setup` installs it."""
+    """The output of docs/generated.py, which takes Sphinx: `make setup` installs it."""
 
     @pytest.fixture(autouse=True)
     def _path(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,9 @@ SHARED_MODULES = {
 FIELDS_FIRST = re.compile(r"\w+(, \w+)*: ")
 """How a docstring begins that lists the fields of a class before it says what the class is."""
 
+FRAGMENT = re.compile(r"(Of|Those)\b")
+"""How a docstring begins that does not name its subject, so that no search finds it. Docstrings of tests may."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CYTHON_TEXT = re.compile(r'"""(?:\\.|[^\\])*?"""' + r'|"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])*'" + r"|#[^\n]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -205,6 +208,18 @@ def test_a_class_docstring_says_first_what_the_class_is() -> None:
         for path in files(".py", ".pyi", ".pyx", ".pxd")
         for line, docstring in class_docstrings(path, path.read_text(encoding="utf-8"))
         if FIELDS_FIRST.match(docstring)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_docstring_begins_with_what_it_is_about() -> None:
+    defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    wrong = [
+        f"{place(path, node.lineno)}: {docstring.splitlines()[0]}"
+        for path in files(".py", ".pyi")
+        if not path.is_relative_to(ROOT / "tests")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, defined) and FRAGMENT.match(docstring := ast.get_docstring(node) or "")
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -208,7 +208,7 @@ def _own_version() -> str:
 
 
 def wait_for(connections: Sequence[BulkConnection], deadline: float) -> list[BulkConnection]:
-    """Those of `connections` with something to receive, once there are any; none where the deadline passes first."""
+    """Wait until connections have something to receive, and return these; none if the deadline passes first."""
     poller = select.poll()
     by_fd = {connection.fileno(): connection for connection in connections}
     for fd in by_fd:

@@ -56,7 +56,7 @@ class ClusterMetadata:
         return ClusterMetadata(self.brokers, {**self.partitions, partition: changed}, self.topic_errors)
 
     def updated(self, response: Any) -> ClusterMetadata:
-        """With a Metadata response of kreplog.wire.generic applied. Raises PeerProtocolError."""
+        """These metadata after a Metadata response of kreplog.wire.generic. Raises PeerProtocolError."""
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for broker_id, (host, port) in brokers.items():
             if broker_id < 0 or not host or not 0 < port < 65536:

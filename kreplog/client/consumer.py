@@ -170,7 +170,7 @@ class Consumer(Closing):
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition the first record at or after `timestamp_ms`, None where there is none.
+        """The first record at or after `timestamp_ms` by partition, None where there is none.
 
         Leaders that move meanwhile are looked up again until retry_timeout_s. Raises UnknownTopicError,
         PartitionUnavailableError, BrokersUnreachableError."""
@@ -192,7 +192,7 @@ class Consumer(Closing):
         return {at: entry.offset for at, entry in found.items() if entry is not None}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
-        """By partition (leader epoch, start offset) of the epochs in its leader's log, oldest first, as Log has them.
+        """(leader epoch, start offset) of the epochs in each leader's log by partition, oldest first, as Log has them.
 
         By them another copy of the log is compared with the leader's (KIP-101, KIP-320). Empty from a broker that
         reports no epochs. Raises as list_offsets, and UnsupportedBrokerError for a broker older than Kafka 2.1."""
@@ -236,7 +236,7 @@ class Consumer(Closing):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """By assigned partition the offset of the next row that fetch_arrow will return."""
+        """The offset of the next row that fetch_arrow will return, by assigned partition."""
         return dict(self._positions)
 
     def fetch_arrow(self, timeout_s: float = 1.0) -> FetchedArrow | None:

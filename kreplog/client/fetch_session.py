@@ -60,11 +60,11 @@ class FetchSession:
         )
 
     def partitions(self) -> dict[TopicPartition, FetchPartition]:
-        """All that the broker fetches by the last request, as it was listed."""
+        """The partitions that the broker fetches after the last request, as that or an earlier one listed them."""
         return self._held
 
     def topic_id_of(self, topic: str) -> str:
-        """Of a topic in the last request, one that is forgotten included."""
+        """The id of a topic in the last request, which may be one that it forgets."""
         return self._ids[topic]
 
     def topic_of(self, topic_id: str) -> str | None:

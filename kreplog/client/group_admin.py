@@ -208,7 +208,7 @@ def _refused_description(group: str, response: Any) -> Refusal | None:
 def committed_offsets(
     cluster: ClusterConnections, group: str, deadline: float
 ) -> dict[TopicPartition, CommittedOffset]:
-    """By partition, of all that have one, also by deleted topics' names. Raises as call_coordinator."""
+    """The committed offsets of a group by partition, those of deleted topics included. Raises as call_coordinator."""
     response, _ = call_coordinator(
         cluster, group, ApiKey.OFFSET_FETCH, deadline, _refused_fetch, group_id=group, topics=None, require_stable=False
     )
@@ -285,5 +285,5 @@ def _checked(topic: str, number: int) -> TopicPartition:
 
 
 def owners(members: Sequence[GroupMember]) -> dict[TopicPartition, GroupMember]:
-    """By partition the member that it is assigned to."""
+    """The member that each partition is assigned to."""
     return {at: member for member in members for at in member.partitions}

@@ -52,7 +52,7 @@ def plan_reset(
     target: ResetTarget,
     deadline: float,
 ) -> dict[TopicPartition, PartitionReset]:
-    """By partition its reset. Raises UsageError for a shift without a committed offset, and as list_offsets."""
+    """The reset of each partition. Raises UsageError for a shift without a committed offset, and as list_offsets."""
     for at in partitions:
         if target.shift is not None and at not in committed:
             raise UsageError(f"{at}: the group has no committed offset there to shift")

@@ -57,7 +57,8 @@ class QueuedBatch:
 
 
 class PartitionQueue:
-    """Of one producer id and epoch, which is not changed while anything is unacked."""
+    """The batches of one partition that wait or are in flight. All are of one producer id and epoch, which changes only
+    while none is unacknowledged."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition

@@ -40,7 +40,8 @@ class OngoingReassignment:
 
 @dataclass(slots=True)
 class Progress:
-    """Of `partitions` partitions: those that are done, those that failed and why; bytes copied of bytes to copy."""
+    """Progress of the reassignment of `partitions` partitions. done: those that have ended. failed: why others have
+    not, by partition. bytes: copied of `bytes_to_copy`."""
 
     partitions: int
     done: list[TopicPartition] = field(default_factory=list)

@@ -62,7 +62,7 @@ def list_transactions(cluster: ClusterConnections, deadline: float) -> list[Tran
 def describe_transaction(
     cluster: ClusterConnections, transactional_id: str, deadline: float
 ) -> TransactionDescription | None:
-    """None for an id that no coordinator has. Raises as call_coordinator."""
+    """The state of a transactional id; None if no coordinator has it. Raises as call_coordinator."""
 
     def refusal(response: Any) -> Refusal | None:
         code = generic.error_of(response.transaction_states[0].error_code)

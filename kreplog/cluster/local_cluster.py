@@ -216,8 +216,8 @@ class LocalCluster:
                 time.sleep(POLL_S)  # the store does not report that a process has exited
 
     async def _without_metadata(self, brokers: list[int], controller: int) -> list[int]:
-        """Those of `brokers` and the controller to which the current controller has not sent metadata of all `brokers`;
-        suspended processes are left out."""
+        """The brokers, of `brokers` and the controller, that have not got metadata of all `brokers` from the current
+        controller yet; without suspended processes."""
         required = {*brokers, controller} & {*self.brokers}
         running = [broker for broker in sorted(required) if not _is_suspended(read_pid_file(self.home(broker))[0])]
         known = await asyncio.gather(*(_live_brokers(self.home(broker)) for broker in running))

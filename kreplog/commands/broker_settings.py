@@ -37,16 +37,18 @@ def alter(
     broker_id: BrokerId = None,
     cluster_wide: ClusterWide = False,
     config: Annotated[
-        list[str] | None, typer.Option("--config", help="Setting of brokers as NAME=VALUE, by Kafka's name.")
+        list[str] | None, typer.Option("--config", help="Dynamic config as NAME=VALUE, by Kafka's name.")
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", help="Setting to be as in broker.toml again.")
+        list[str] | None, typer.Option("--delete-config", help="Dynamic config to delete, by its name.")
     ] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a broker, or of all, while they run. If any change is refused, none is applied."""
+    """Set or delete dynamic configs of a broker, or of all, while they run. If any change is refused, none is applied.
+
+    Where one is deleted the cluster-wide default counts, or else broker.toml."""
     _require_one(broker_id, cluster_wide)
     given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
     changes: dict[str, str | None] = dict(given)

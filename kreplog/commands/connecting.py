@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,14 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
 from kreplog.errors import UsageError
 
+COORDINATOR_TIMEOUT_S = 15.0
+"""How long a command waits for a coordinator that is loading or moving, or for the markers of a transaction."""
+
+
+def coordinator_deadline() -> float:
+    """When requests to coordinators that begin now give up, by the monotonic clock."""
+    return time.monotonic() + COORDINATOR_TIMEOUT_S
+
 
 def bootstrap_servers(cluster: Path | None, bootstrap: str | None) -> list[str]:
     """host:port of the brokers that respond now, of the cluster in a directory or at addresses ("host:port,...").
@@ -40,7 +49,7 @@ def bootstrap_servers(cluster: Path | None, bootstrap: str | None) -> list[str]:
 
 @contextmanager
 def admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[AdminClient]:
-    """For requests that client libraries lack. Raises UnreachableError, UsageError."""
+    """A client for requests that client libraries lack. Raises UnreachableError, UsageError."""
     servers = bootstrap_servers(cluster, bootstrap)
     with asyncio.Runner() as runner:
         yield AdminClient(runner, servers)
@@ -64,7 +73,7 @@ def kafka_admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[
 
 @contextmanager
 def cluster_connections(cluster: Path | None, bootstrap: str | None) -> Iterator[ClusterConnections]:
-    """For requests to leaders and coordinators. Raises UnreachableError, UsageError."""
+    """Connections for requests to leaders and coordinators. Raises UnreachableError, UsageError."""
     connections = ClusterConnections(bootstrap_servers(cluster, bootstrap), "kreplog", ADMIN_TIMEOUT_MS / 1000)
     try:
         yield connections

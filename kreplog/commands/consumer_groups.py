@@ -26,7 +26,7 @@ from kreplog.client.group_admin import (
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_lookup import available_end_offsets
 from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset
-from kreplog.commands.connecting import cluster_connections
+from kreplog.commands.connecting import cluster_connections, coordinator_deadline
 from kreplog.commands.options import (
     App,
     AsJson,
@@ -40,14 +40,11 @@ from kreplog.commands.options import (
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import TopicPartition, check_topic
 
-TIMEOUT_S = 15.0
-"""How long a command waits for a coordinator that is loading or moving."""
-
 NEW_TOPIC_S = 1.0
 """How long a topic is looked for that the first broker does not know."""
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
-"""Of groups of both protocols, as Kafka names them."""
+"""States of groups of both protocols, as Kafka names them."""
 
 group_app = App("List, describe and delete consumer groups, and reset their offsets.")
 
@@ -73,7 +70,7 @@ def list_all(
     with cluster_connections(cluster, bootstrap) as connections:
         groups = [
             each
-            for each in list_groups(connections, _deadline())
+            for each in list_groups(connections, coordinator_deadline())
             if (not states or each.state.lower() in states) and (not types or each.type.lower() in types)
         ]
     if as_json:
@@ -99,12 +96,12 @@ def _chosen(option: str, noun: str, given: Sequence[str] | None, known: Sequence
 def describe(group: GroupId, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """Show a group's state and members, and committed offset, log end and lag of each partition."""
     with cluster_connections(cluster, bootstrap) as connections:
-        described = describe_group(connections, group, _deadline())
-        committed = committed_offsets(connections, group, _deadline())
+        described = describe_group(connections, group, coordinator_deadline())
+        committed = committed_offsets(connections, group, coordinator_deadline())
         if described.state == DEAD and not committed:
             raise _no_such_group(group)
         partitions = sorted({*committed, *owners(described.members)})
-        ends = available_end_offsets(connections, partitions, _deadline())
+        ends = available_end_offsets(connections, partitions, coordinator_deadline())
     facts = group_facts(described, committed, partitions, ends)
     if as_json:
         print_json(facts)
@@ -229,19 +226,21 @@ def reset_offsets(
         raise UsageError("give either --topic or --all-topics")
     requested = [_topic_and_partitions(text) for text in topic or ()]
     with cluster_connections(cluster, bootstrap) as connections:
-        described = describe_group(connections, group, _deadline())
+        described = describe_group(connections, group, coordinator_deadline())
         if described.members or described.state not in ("Empty", DEAD):
             raise UsageError(
                 f"group {group} is {described.state} with {counted(len(described.members), 'member')}: offsets can be "
                 "reset while it has none; stop its consumers first"
             )
-        committed = committed_offsets(connections, group, _deadline())
+        committed = committed_offsets(connections, group, coordinator_deadline())
         partitions = _partitions(connections, requested) if requested else list(committed)
         if not partitions:
             raise _no_such_group(group)
-        resets = plan_reset(connections, partitions, committed, target, _deadline())
+        resets = plan_reset(connections, partitions, committed, target, coordinator_deadline())
         if execute:
-            commit_offsets(connections, group, {at: reset.offset for at, reset in resets.items()}, {}, _deadline())
+            commit_offsets(
+                connections, group, {at: reset.offset for at, reset in resets.items()}, {}, coordinator_deadline()
+            )
     _show_resets(group, resets, execute, as_json)
 
 
@@ -275,7 +274,7 @@ def _partitions(
 ) -> list[TopicPartition]:
     with suppress(UnknownTopicError):  # a broker may not know a new topic yet
         connections.require([TopicPartition(name, 0) for name, _ in requested], time.monotonic() + NEW_TOPIC_S)
-    metadata = connections.refresh({name for name, _ in requested}, _deadline())
+    metadata = connections.refresh({name for name, _ in requested}, coordinator_deadline())
     found: dict[TopicPartition, None] = {}
     for name, numbers in requested:
         existing = sorted(at for at in metadata.partitions if at.topic == name)
@@ -316,7 +315,7 @@ def delete(
     with cluster_connections(cluster, bootstrap) as connections:
         for group in dict.fromkeys(groups):
             try:
-                delete_group(connections, group, _deadline())
+                delete_group(connections, group, coordinator_deadline())
             except GroupRequestError as error:
                 if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                     raise _no_such_group(group, deleted) from error
@@ -335,7 +334,3 @@ def _no_such_group(group: str, deleted: Sequence[str] = ()) -> GroupRequestError
         group=group,
         code=ErrorCode.GROUP_ID_NOT_FOUND,
     )
-
-
-def _deadline() -> float:
-    return time.monotonic() + TIMEOUT_S

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from kreplog.client.transaction_admin import abort_transaction, describe_transaction, list_transactions
-from kreplog.commands.connecting import cluster_connections
+from kreplog.commands.connecting import cluster_connections, coordinator_deadline
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, print_json, printable
 from kreplog.errors import UsageError
-
-TIMEOUT_S = 15.0
-"""How long a command waits for a coordinator that is loading or moving, or for the markers of a transaction."""
 
 transaction_app = App("List, describe and abort transactions.")
 
@@ -25,7 +21,7 @@ TransactionalId = Annotated[str, typer.Argument(help="Transactional id of the pr
 def list_all(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """List the transactional ids with their states."""
     with cluster_connections(cluster, bootstrap) as connections:
-        found = list_transactions(connections, _deadline())
+        found = list_transactions(connections, coordinator_deadline())
     if as_json:
         print_json({"transactions": [each._asdict() for each in found]})
         return
@@ -39,7 +35,7 @@ def describe(
 ) -> None:
     """Show the state of a transactional id, its producer, and the partitions of its open transaction."""
     with cluster_connections(cluster, bootstrap) as connections:
-        found = describe_transaction(connections, transactional_id, _deadline())
+        found = describe_transaction(connections, transactional_id, coordinator_deadline())
     if found is None:
         raise _no_such_id(transactional_id)
     names = sorted(map(str, found.partitions))
@@ -56,12 +52,12 @@ def describe(
 def abort(transactional_id: TransactionalId, cluster: OptionalDir = None, bootstrap: Bootstrap = None) -> None:
     """Abort the open transaction of a transactional id; its producer is fenced and has to begin again."""
     with cluster_connections(cluster, bootstrap) as connections:
-        found = describe_transaction(connections, transactional_id, _deadline())
+        found = describe_transaction(connections, transactional_id, coordinator_deadline())
         if found is None:
             raise _no_such_id(transactional_id)
         if found.state != "Ongoing":
             raise UsageError(f"transactional id {transactional_id} is {found.state}: it has no open transaction")
-        abort_transaction(connections, transactional_id, _deadline())
+        abort_transaction(connections, transactional_id, coordinator_deadline())
     print(f"{printable(transactional_id)}: aborted, and producer {found.producer_id} is fenced")
 
 
@@ -69,7 +65,3 @@ def _no_such_id(transactional_id: str) -> UsageError:
     return UsageError(
         f"transactional id {transactional_id} does not exist: kreplog transaction list shows those that do"
     )
-
-
-def _deadline() -> float:
-    return time.monotonic() + TIMEOUT_S

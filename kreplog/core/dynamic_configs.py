@@ -46,7 +46,7 @@ DYNAMIC_OF_LOGS = frozenset(
 log.cleaner.dedupe.buffer.size is of all threads together."""
 
 CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
-"""Those that only the cluster-wide default has: the defaults of topics, which the controller applies."""
+"""Settings that only the cluster-wide default has: the defaults of topics, which the controller applies."""
 
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
 
@@ -63,7 +63,7 @@ DYNAMIC = (
 """Settings of a broker that take effect while it runs."""
 
 Parse = Callable[[Any], Any]
-"""Of a setting: its value from a text. Raises ValueError with the allowed values."""
+"""Makes the value of a setting from its text. Raises ValueError with the allowed values."""
 
 
 class InvalidSettingError(Exception):
@@ -87,7 +87,7 @@ class Synonym(NamedTuple):
 
 
 def effective(configs: BrokerConfigs) -> dict[str, str]:
-    """By name: the texts that count for the broker, in place of its static settings."""
+    """The dynamic configs that count for the broker, in place of its static settings: texts by name."""
     return {**dict(configs.default), **dict(configs.own)}
 
 
@@ -166,7 +166,8 @@ def _check_dynamic(name: str, settings: Mapping[str, Parse]) -> None:
 
 
 def parsed(configs: BrokerConfigs, settings: Mapping[str, Parse]) -> tuple[BrokerConfigs, list[str]]:
-    """Those that a broker can apply, and why it ignores others: a newer version or a person may have written them."""
+    """The configs that a broker can apply, and why it ignores others: a newer version or a person may have written
+    them."""
     ignored: list[str] = []
 
     def valid(given: Configs, cluster_wide: bool) -> Configs:

@@ -208,7 +208,7 @@ def decode_topic(path: str, node: Node) -> TopicNode:
 
 
 def encode_broker(content: BrokerRegistration) -> bytes:
-    """Without the epoch, which is the version of `broker_epoch`."""
+    """A registration's node, without the epoch, which is the version of `broker_epoch`."""
     return _encode(
         {
             "host": content.host,
@@ -242,7 +242,7 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
-    """Only the topic's own settings."""
+    """The node of a topic's own settings, without inherited ones."""
     default = TopicConfig(inherited=config.inherited)
     settings = {
         name.replace("_", "."): getattr(config, name)
@@ -253,7 +253,7 @@ def encode_topic_config(config: TopicConfig) -> bytes:
 
 
 def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
-    """Without own settings if there is no node. Unknown settings, such as a newer version's, are ignored."""
+    """A topic's own settings, none if there is no node. Unknown settings, such as a newer version's, are ignored."""
     if node is None:
         return NO_OWN_SETTINGS
     try:

@@ -23,8 +23,8 @@ MAX_REFERENCES = 100
 
 
 class Avro(TopicCodec):
-    """Of objects as fastavro has them: a record is a dict. A record is read by the schema that it was written with, and
-    converted to `schema` by Avro's rules of schema resolution.
+    """A codec of objects as fastavro has them: a record is a dict. A record is read by the schema that it was written
+    with, and converted to `schema` by Avro's rules of schema resolution.
 
     schema: the program's own; None to read what was written as it is, and append nothing. registry: its URL, or an
     object; by default the file `<folder>/kreplog.schemas`. subject: by default `<topic>-key` or `<topic>-value`.

@@ -20,7 +20,8 @@ CACHED_SCHEMAS = 1000
 
 
 class Protobuf(TopicCodec):
-    """Of messages of one class. Fields that the class does not know come back when such a message is appended again.
+    """A codec of messages of one class. Fields that the class does not know come back when such a message is appended
+    again.
 
     message: the class, as protoc generates it. registry: its URL, or an object; by default the file
     `<folder>/kreplog.schemas`. subject: by default `<topic>-key` or `<topic>-value`; the files that the message's

@@ -25,7 +25,7 @@ class Subject:
         self._is_known = False
 
     def register(self, schema: Schema, name: str | None = None) -> SchemaVersion:
-        """name: of another subject. Raises SchemaRegistryError, StorageError."""
+        """Register a schema. name: of another subject. Raises SchemaRegistryError, StorageError."""
         return self.registry.register(name or self.name, schema)
 
     def find(self, schema: Schema, name: str | None = None) -> SchemaVersion | None:
@@ -48,7 +48,8 @@ class Subject:
 
 
 def subject_of(path: str, field: str, registry: RegistryLike, name: str | None) -> Subject:
-    """Of the topic at `<folder>/<topic>`, by Confluent's TopicNameStrategy. Raises ArgumentTypeError, UsageError."""
+    """The subject of the topic at `<folder>/<topic>`, by Confluent's TopicNameStrategy. Raises ArgumentTypeError,
+    UsageError."""
     folder, topic = os.path.split(path)
     if registry is None:
         registry = SchemaFile(os.path.join(folder, SCHEMA_FILE))

@@ -50,7 +50,7 @@ def decoded_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 def _varints(numbers: Iterable[int]) -> Iterable[bytes]:
-    """Of numbers that are not negative."""
+    """Varints of numbers that are not negative, in zigzag encoding."""
     for number in numbers:
         rest = number << 1
         while rest > 127:

@@ -423,7 +423,7 @@ class Broker:
         return None
 
     def _configure(self, configs: m.BrokerConfigs) -> None:
-        """Go by other dynamic configs; the core has each log configured after this."""
+        """Apply other dynamic configs; the core has each log configured after this."""
         self.dynamic.take(configs)
         settings = self.dynamic.current
         self.hosted.config = log_config_of(settings)
@@ -641,7 +641,7 @@ class Broker:
 
 
 def log_config_of(settings: BrokerSettings) -> LogConfig:
-    """Of every log: log.cleaner.dedupe.buffer.size is of all cleaner threads together."""
+    """The settings of every log. log.cleaner.dedupe.buffer.size is shared by the cleaner threads."""
     config = settings.log
     share = max(RANGES["dedupe_buffer_size"][0], config.dedupe_buffer_size // settings.cleaner_threads)
     return replace(config, dedupe_buffer_size=share)

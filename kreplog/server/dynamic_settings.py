@@ -11,7 +11,7 @@ from kreplog.server.settings import SETTINGS, BrokerSettings, default_value, giv
 _log = logging.getLogger("kreplog.server")
 
 PARSERS: dict[str, Parse] = {name: setting.parse for name, setting in SETTINGS.items()}
-"""Of every setting of a broker."""
+"""The parser of every setting of a broker, by its name."""
 
 
 class DynamicSettings:

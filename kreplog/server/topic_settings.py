@@ -78,8 +78,8 @@ class Described:
 
 
 def without_own(broker: TopicConfig) -> TopicConfig:
-    """Of a topic without settings of its own, on a broker with this static default: only the policy is not inherited,
-    so that the topic keeps it."""
+    """The settings of a topic that is created without any, on a broker with this static default. The policy alone is
+    not inherited, so that the topic keeps it."""
     return replace(NO_OWN_SETTINGS, cleanup_policy=broker.cleanup_policy)
 
 

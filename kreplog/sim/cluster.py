@@ -235,7 +235,7 @@ class Cluster:
         return self._topics
 
     def topic_names(self) -> list[str]:
-        """Of the topics that operators may change."""
+        """Names of the topics that operators may change."""
         self._read_store()
         return [name for name in self._topics if name not in OWN_TOPICS]
 
@@ -390,7 +390,7 @@ class Cluster:
         self._start_client(context, transaction_client.stable_reader(context, topics, writers))
 
     def _client_context(self, name: str, kind: str = "consumer") -> workload.ClientContext:
-        """Of the client of that name, with the settings that its own random numbers draw for a client of that kind."""
+        """The context of a new client. Its settings are drawn, by its own random numbers, from those of its kind."""
         random = Random(f"{self.plan.seed}-{name}")
         settings = workload.draw(random, kind)
         brokers = list(self.machines)

@@ -548,8 +548,8 @@ class Topic(Closing):
         }
 
     def lags(self) -> dict[str, dict[int, int]]:
-        """Of the same, how many offsets of each partition up to the high watermark are not done; of a work queue
-        without those that are done beyond its committed offset. Raises StorageError."""
+        """The lag of each of `committed_offsets`: how many offsets up to the high watermark are not done. That of a
+        work queue is without those done beyond its committed offset. Raises StorageError."""
         offsets = self.offsets()
         return {
             name: {
@@ -585,7 +585,7 @@ def _check_order(order: str) -> None:
 
 
 def _offset(given: Offsets, number: int, partition: int | None) -> int | None:
-    """Of this partition, in what a caller gave for one or for all."""
+    """The offset of this partition, in what a caller gave for one or for all."""
     if given is None or (isinstance(given, int) and partition is not None):
         return given
     if isinstance(given, Mapping):

@@ -49,7 +49,7 @@ class AppendedLogs:
         return {number: log for number, log in self._lent.items() if _is_unflushed(log)}
 
     def unflushed(self) -> dict[int, Log]:
-        """Those with records that are not durable yet; none that refuses writes."""
+        """The logs with records that are not durable yet; none that refuses writes."""
         with self._mutex:
             logs = self.logs | self._lent
         return {number: log for number, log in logs.items() if _is_unflushed(log)}

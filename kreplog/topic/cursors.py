@@ -148,7 +148,7 @@ class Cursor(LockedCursor):
             self._truncated.clear()
 
     def _offset(self, number: int, position: int) -> CursorOffset:
-        """To commit; what has not moved keeps its metadata."""
+        """What to commit for a partition; one that has not moved keeps its metadata."""
         stored = self._stored.get(number)
         if stored is not None and stored.offset == position and number not in self._truncated:
             return stored

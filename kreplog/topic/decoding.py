@@ -12,7 +12,7 @@ from kreplog.topic.merge import TopicRecord
 from kreplog.types import TopicPartition
 
 OnError: TypeAlias = str | Callable[[RecordDecodeError], object]
-"""Of a record that does not decode: "raise", "skip", or a function that sets it aside and is given the error."""
+"""What to do with a record that does not decode: "raise", "skip", or a function that is given the error."""
 
 
 @dataclass(frozen=True, slots=True)

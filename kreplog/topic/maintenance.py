@@ -115,7 +115,7 @@ class TopicMaintenance:
 
     @property
     def errors(self) -> tuple[MaintenanceError, ...]:
-        """Of each task and partition whose latest attempt failed, that failure."""
+        """The failure of each task and partition whose latest attempt failed."""
         return tuple(self._errors.values())
 
     def stop(self) -> None:

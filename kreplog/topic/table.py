@@ -106,7 +106,7 @@ class Table(Closing, Mapping[Any, Any]):
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition, the offset below which all records have been applied."""
+        """The offset below which all records have been applied, by partition."""
         return {number: reader.next_offset for number, reader in list(self._readers.items())}
 
     @property

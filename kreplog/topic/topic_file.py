@@ -43,7 +43,7 @@ def topic_file_path(folder: str, topic: str) -> str:
 
 
 def read_topic_file(path: str) -> TopicFile | None:
-    """None where there is no file. Raises CorruptCheckpointError, StorageError."""
+    """Read the topic file; None if there is none. Raises CorruptCheckpointError, StorageError."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read(_LONGEST)

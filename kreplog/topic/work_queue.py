@@ -36,7 +36,7 @@ MAX_ERROR = 1000
 
 @dataclass(slots=True)
 class _Turn:
-    """Of the tasks of an event loop that take: they do so in the order in which they came. tasks: their number."""
+    """The order of the tasks of an event loop that take: first come, first served. tasks: their number."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: int = 0

@@ -52,7 +52,7 @@ _PRODUCER = struct.Struct(">qh")
 _HEADER_BYTES = 61
 _TRANSACTIONAL = 16
 _CONTROL = 32
-"""Of a batch: the size of its header, and attributes."""
+"""A batch's header size, and bits of its attributes."""
 
 
 def encode_batch(records: Iterable[LogRecord]) -> bytes:

@@ -17,7 +17,6 @@ from kreplog.core.messages import (
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
 )
-from kreplog.types import EpochEndOffset
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.nesting import Nesting
@@ -98,14 +97,6 @@ def decode_offset_for_leader_epoch(
     return OffsetsForLeaderEpochRequest(message.replica_id, tuple(partitions.values()))
 
 
-def encode_offset_for_leader_epoch(request: OffsetsForLeaderEpochRequest, header: RequestHeader) -> list[Buffer]:
-    topics = _LEADER_EPOCHS.write(
-        request.partitions,
-        lambda epoch: {"current_leader_epoch": epoch.current_leader_epoch, "leader_epoch": epoch.leader_epoch},
-    )
-    return generic.encode_request(header, replica_id=request.replica_id, topics=topics)
-
-
 def encode_offset_for_leader_epoch_response(
     response: OffsetsForLeaderEpochResponse, header: RequestHeader
 ) -> list[Buffer]:
@@ -119,14 +110,3 @@ def encode_offset_for_leader_epoch_response(
         itemgetter(0),
     )
     return generic.encode_response(header, topics=topics)
-
-
-def decode_offset_for_leader_epoch_response(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochResponse:
-    """Raises PeerProtocolError."""
-    message = generic.decode_response(frame, header)
-    return OffsetsForLeaderEpochResponse(
-        tuple(
-            (partition, generic.error_of(fields.error_code), EpochEndOffset(fields.leader_epoch, fields.end_offset))
-            for partition, fields in _LEADER_EPOCHS.read(message.topics)
-        )
-    )

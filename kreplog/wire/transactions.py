@@ -181,7 +181,7 @@ def encode_list_response(response: ListTransactionsResponse, header: RequestHead
 
 
 def encode_leaders_add_partitions(requests: Sequence[AddPartitionsToTxnRequest], header: RequestHeader) -> list[Buffer]:
-    """For several transactions, of which each transactional id has one."""
+    """A leader's request for several transactions, at most one of each transactional id."""
     transactions = [
         {
             "transactional_id": request.transactional_id,
@@ -239,7 +239,7 @@ def encode_leaders_add_partitions_response(
 def decode_leaders_add_partitions_response(
     frame: Buffer, header: RequestHeader
 ) -> dict[str, AddPartitionsToTxnResponse]:
-    """By transactional id."""
+    """The responses by transactional id."""
     message = generic.decode_response(frame, header)
     return {
         result.transactional_id: AddPartitionsToTxnResponse(
@@ -258,7 +258,7 @@ def decode_leaders_add_partitions_response(
 
 
 def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
-    """Of one transaction: all its partitions get the same marker."""
+    """A request for one transaction: all its partitions get the same marker."""
     marker: TransactionMarker = request.partitions[0].records
     topics = [
         {"name": topic, "partition_indexes": [number for number, _ in numbers]}

@@ -108,7 +108,7 @@ def subscribed_partitions(options: ReadOptions) -> list[TopicPartition]:
 
 
 def require_subscribed(options: ReadOptions, found: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Those of the partitions `found` that the options name. Raises UsageError for a topic without any."""
+    """The partitions among `found` that the options name. Raises UsageError for a topic without any."""
     partitions, missing_topics = select_subscribed(options, found)
     if missing_topics:
         topics = sorted({partition.topic for partition in found})
@@ -129,7 +129,7 @@ def find_subscribed(options: ReadOptions) -> tuple[list[TopicPartition], list[st
 
 
 def select_subscribed(options: ReadOptions, found: Sequence[TopicPartition]) -> tuple[list[TopicPartition], list[str]]:
-    """Those of the partitions `found` that the options name, and the topics named that have none."""
+    """The partitions among `found` that the options name, and the topics named that have none."""
     topics = {partition.topic for partition in found}
     if options.pattern is not None:
         matching = {topic for topic in topics - _INTERNAL_TOPICS if re.search(options.pattern, topic)}

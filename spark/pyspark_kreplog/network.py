@@ -147,7 +147,7 @@ class ClusterReader(Closing):
         return sorted(found)
 
     def _partitions_of(self, topic: str) -> dict[TopicPartition, PartitionMetadata]:
-        """None of a topic that is deleted at this moment."""
+        """The partitions of a topic; none if it is deleted at this moment."""
         from kreplog.client.bulk_errors import UnknownTopicError
 
         with suppress(UnknownTopicError):
@@ -188,7 +188,7 @@ class ClusterReader(Closing):
         }
 
     def _leader_epochs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Entries]:
-        """Of each; none where nothing needs them, and from brokers that are too old to report them."""
+        """The leader epochs of each partition; none if nothing needs them, or if brokers are too old to report them."""
         from kreplog.client.bulk_errors import UnsupportedBrokerError
 
         if partitions and (self._options.stream or self._options.reads_local_replicas):
@@ -242,7 +242,7 @@ class ReplicaHosts:
 def replica_hosts(
     bootstrap: str, topics: Collection[str], settings: ConsumerSettings
 ) -> dict[TopicPartition, ReplicaHosts]:
-    """Of every partition of `topics`, as the metadata of the cluster name them now."""
+    """The hosts of every partition of `topics`, as the metadata of the cluster name them now."""
     found = {}
     with connect(bootstrap, settings=settings) as consumer:
         for topic in topics:

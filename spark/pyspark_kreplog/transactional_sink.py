@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kreplog.client.transactional_producer import TransactionalProducer
 
 MAX_TASK_BYTES = 1 << 30
-"""Of the rows of one task, compressed. Spark hands over messages of less than 2 GiB."""
+"""Maximum of the rows of one task, compressed. Spark hands over messages of less than 2 GiB."""
 
 _log = logging.getLogger("pyspark_kreplog")
 

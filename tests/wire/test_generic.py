@@ -379,11 +379,27 @@ def test_list_offsets_is_kept(version: int) -> None:
 def test_offset_for_leader_epoch_is_kept(version: int) -> None:
     request_header = header(ApiKey.OFFSET_FOR_LEADER_EPOCH, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
-    request = OffsetsForLeaderEpochRequest(
-        1 if version >= 3 else -2, tuple(EpochPartition(place, 5, 4) for place in places)
-    )
-    frame = body_of(offsets.encode_offset_for_leader_epoch(request, request_header))
+    replica_id = 1 if version >= 3 else -2
+    request = OffsetsForLeaderEpochRequest(replica_id, tuple(EpochPartition(place, 5, 4) for place in places))
+    topics = [
+        {
+            "topic": topic,
+            "partitions": [
+                {"partition": place.partition, "current_leader_epoch": 5, "leader_epoch": 4}
+                for place in places
+                if place.topic == topic
+            ],
+        }
+        for topic in ("flights", "a")
+    ]
+    frame = body_of(generic.encode_request(request_header, replica_id=replica_id, topics=topics))
     assert offsets.decode_offset_for_leader_epoch(frame, decode_request_header(frame)) == request
     response = OffsetsForLeaderEpochResponse(tuple((place, ErrorCode.NONE, EpochEndOffset(4, 99)) for place in places))
     frame = body_of(offsets.encode_offset_for_leader_epoch_response(response, request_header))
-    assert offsets.decode_offset_for_leader_epoch_response(frame, request_header) == response
+    message = generic.decode_response(frame, request_header)
+    found = {
+        TopicPartition(topic.topic, fields.partition): (fields.error_code, fields.leader_epoch, fields.end_offset)
+        for topic in message.topics
+        for fields in topic.partitions
+    }
+    assert found == dict.fromkeys(places, (0, 4, 99))

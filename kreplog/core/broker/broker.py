@@ -192,7 +192,7 @@ class BrokerCores:
         return applied.request.is_init
 
     def _clear_unclean(self) -> Sequence[Effect]:
-        """Not while a replica is missing: the next process must distrust the disk as well."""
+        """Clear the unclean mark, unless a replica is missing: the next process must distrust the disk as well."""
         if self.replicas.missing:
             return _NO_EFFECTS
         self.registration.clear_unclean()

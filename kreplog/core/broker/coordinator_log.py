@@ -62,7 +62,7 @@ def read(effect: ReadGroupRecords, log: CoordinatorLog | None) -> GroupRecordsRe
 
 
 def _committed(records: Records, next_offset: int, end: int) -> tuple[Records, int]:
-    """Those below the high watermark `end`, and where the next slice begins."""
+    """The records below the high watermark `end`, and where the next slice begins."""
     if next_offset <= end:
         return records, next_offset
     return tuple(record for record in records if record[0] < end), end

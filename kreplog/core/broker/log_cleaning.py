@@ -24,7 +24,8 @@ class CleanerQueue(Generic[Log]):
         self.uncleanable: dict[Log, str] = {}
 
     def candidates(self, logs: Iterable[Log]) -> list[Log]:
-        """Those of the broker's logs with a compacting policy whose backlog is to be measured; others are forgotten."""
+        """The logs whose backlog is to be measured. logs: all that have a compacting policy now; others are
+        forgotten."""
         present = dict.fromkeys(logs)
         self.uncleanable = {log: error for log, error in self.uncleanable.items() if log in present}
         return [log for log in present if log not in self.in_progress and log not in self.uncleanable]

@@ -146,7 +146,8 @@ class ControllerBrokerRequestBatch:
         return self._send(to, LeaderAndIsrRequest, states, is_init, **self._configs(to))
 
     def _configs(self, to: BrokerRegistration) -> dict[str, BrokerConfigs]:
-        """Of every LeaderAndIsr and UpdateMetadata, so that no replica is ever opened under other settings."""
+        """The dynamic configs of the broker: every LeaderAndIsr and UpdateMetadata has them, so that no replica is ever
+        opened under other settings."""
         return {"configs": self._context.broker_configs[to.id]}
 
     def _send(

@@ -74,7 +74,8 @@ def brokers(last_readable: dict[str, Configs]) -> Steps[tuple[dict[int, Register
 
 
 def _broker_configs(paths: Sequence[str], found: Nodes, last_readable: dict[str, Configs]) -> Steps[list[Configs]]:
-    """Those of unreadable nodes stay as they were: under a shorter static retention a typo would delete records."""
+    """The dynamic configs at `paths`. An unreadable node counts as it was when it was last readable: under a shorter
+    static retention a typo would delete records."""
     for path, node in zip(paths, found, strict=True):
         try:
             last_readable[path] = nodes.decode_broker_config(path, node)
@@ -86,8 +87,8 @@ def _broker_configs(paths: Sequence[str], found: Nodes, last_readable: dict[str,
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[TopicNode, TopicConfig]]]:
-    """Those of `names` that exist, with watches on all of them and their settings. An illegal topic name is reported
-    and skipped: no disk can hold a replica of it."""
+    """The topics among `names` that exist, with watches on all of `names` and their settings. An illegal topic name is
+    reported and skipped: no disk can hold a replica of it."""
     names = yield from _legal(names)
     if not names:
         return {}
@@ -237,7 +238,7 @@ def _number(name: str) -> int | None:
 
 
 def existing(paths: Iterable[str]) -> Steps[list[str]]:
-    """Those of `paths` that exist."""
+    """The nodes among `paths` that exist."""
     wanted = tuple(paths)
     if not wanted:
         return []

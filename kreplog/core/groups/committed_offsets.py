@@ -226,7 +226,8 @@ class CommittedOffsets:
         group.appending.update(record.partition for record in records)
 
         def appended(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
-            """Of a failed append that may still be committed the offsets stay: the transaction's marker decides."""
+            """The append has ended. Its offsets stay if it has failed but may still be committed: the transaction's
+            marker decides."""
             group.appending.subtract(record.partition for record in records)
             if shard.groups.get(group.group_id) is group:
                 shard.release(group, size)  # each offset is charged as it is taken

@@ -87,7 +87,7 @@ class Group:
 
     @classmethod
     def stored(cls, group_id: str, metadata: GroupMetadata) -> Group:
-        """From its record."""
+        """The group of a record in the group's log."""
         group = cls(group_id)
         group.restore(metadata)
         return group
@@ -106,7 +106,7 @@ class Group:
         self.is_stored = True
 
     def forget(self) -> None:
-        """Its record is deleted: only the offsets remain."""
+        """The group's record is deleted: only the offsets remain."""
         self.members, self.static, self._supported = {}, {}, Counter()
         self.state, self.state_ms, self.generation = GroupState.EMPTY, -1, 0
         self.protocol_type = self.protocol = self.leader = None
@@ -247,10 +247,6 @@ class Group:
             for member in self.members.values()
         )
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member may read the topic. A member that does not say what it reads may read all."""
-        return self._is_subscribed(topic, self.subscribed_topics())
-
     def subscribed_topics(self) -> frozenset[str] | None:
         """What its members are subscribed to; None if one of them does not say."""
         if self.consumer is not None:
@@ -266,10 +262,6 @@ class Group:
                 return None
             topics |= found
         return frozenset(topics)
-
-    @staticmethod
-    def _is_subscribed(topic: str, topics: frozenset[str] | None) -> bool:
-        return topics is None or topic in topics
 
     # Offsets
 

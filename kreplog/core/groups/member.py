@@ -54,7 +54,7 @@ class Member:
 
     @classmethod
     def stored(cls, stored: StoredMember, protocol: str | None) -> Member:
-        """From the record of its group's generation, which has its metadata for the chosen protocol alone."""
+        """A member from the record of its group's generation, which has metadata for the chosen protocol alone."""
         return cls(
             stored.member_id,
             stored.instance_id,
@@ -67,7 +67,7 @@ class Member:
         )
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its metadata for a protocol, b"" if it does not support it."""
+        """The member's metadata for a protocol, b"" if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def to_store(self, protocol: str | None, assignment: bytes) -> StoredMember:

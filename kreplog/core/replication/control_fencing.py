@@ -54,7 +54,8 @@ class ControlFencing:
         return controller_epoch < self.controller_epoch
 
     def _is_stale_registration(self, broker_epoch: int) -> bool:
-        """For an earlier process of this broker, or for a registration that has ended (KIP-380, F26)."""
+        """Whether a request is for an earlier process of this broker, or for a registration that has ended (KIP-380,
+        F26)."""
         return broker_epoch <= self.broker_epoch if self.fenced else broker_epoch < self.broker_epoch
 
     def _knows_registration(self, broker_epoch: int) -> bool:

@@ -138,7 +138,7 @@ class DelayedDeletions:
             self._at.setdefault(deletion.responses[index].partition, {})[deletion] = None
 
     def at(self, partition: TopicPartition) -> list[DelayedDeletion]:
-        """Those that wait for `partition`, in order of arrival."""
+        """The deletions that wait for `partition`, in order of arrival."""
         return list(self._at.get(partition, ()))
 
     def remove(self, deletion: DelayedDeletion) -> None:
@@ -199,12 +199,12 @@ class ParkedFetches:
                 del self._at[partition]
 
     def waiting_for(self, partition: TopicPartition, sessions: Iterable[int]) -> list[DelayedFetch]:
-        """Those of `sessions`, which hold the partition, and those that request it without a session."""
+        """The fetches that wait for the partition: those of `sessions`, which hold it, and those without a session."""
         in_session = [self._in_session[session_id] for session_id in sessions if session_id in self._in_session]
         return [*in_session, *self._at.get(partition, ())]
 
     def of(self, replica_ids: Collection[int]) -> list[DelayedFetch]:
-        """Those sent by these followers."""
+        """The fetches of these followers."""
         return [fetch for fetch in self._fetches if fetch.request.replica_id in replica_ids]
 
 

@@ -60,7 +60,8 @@ class Deletions:
         return DeletedRecords(deleted.partition, ErrorCode.NONE, partition.low_watermark()), required
 
     def _is_internal(self, partition: TopicPartition) -> bool:
-        """Its records are the only copy of the committed offsets. Source: Kafka, ReplicaManager.deleteRecords."""
+        """Whether the topic is internal: its records are the only copy of committed offsets. Source: Kafka,
+        ReplicaManager.deleteRecords."""
         return partition.topic in INTERNAL_TOPICS
 
     def settle(self, topic_partition: TopicPartition) -> Steps[None]:
@@ -81,12 +82,12 @@ class Deletions:
                 yield Reply(deletion.reply_to, deletion.response)
 
     def settle_all(self) -> Steps[None]:
-        """After a change of the live brokers: dead ones are not waited for."""
+        """Evaluate all deletions after a change of the live brokers: dead ones are not waited for."""
         for topic_partition in self._waiting.partitions:
             yield from self.settle(topic_partition)
 
     def expire(self, deletion: DelayedDeletion) -> Steps[None]:
-        """Its deadline has passed."""
+        """The deadline of a deletion has passed."""
         if deletion.waiting:
             deletion.expire()
             self._waiting.remove(deletion)

@@ -93,7 +93,7 @@ def divergence_from(epochs: Epochs, leo: int, position: int, leader_epoch: int) 
 
 
 def _progress(cut: int, leo: int) -> int:
-    """At least one record is truncated, or a response that makes no sense would be fetched over and over."""
+    """The offset to truncate to, below `leo`: else a response that makes no sense would be fetched over and over."""
     return max(0, min(cut, leo - 1))
 
 

@@ -138,7 +138,7 @@ class FetchPurgatory:
         self._memory.release(ACCOUNT, _size_of(fetch))
 
     def expire(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
-        """Its deadline has passed: reply with what can be read."""
+        """The deadline of a fetch has passed: reply with what can be read."""
         if fetch in self._parked:
             self._unpark(fetch)
             yield from self._try(fetch, now_ms)

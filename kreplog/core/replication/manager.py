@@ -161,7 +161,7 @@ class ReplicaManager:
 
     @property
     def broker_epoch(self) -> int:
-        """Of this broker's last registration."""
+        """The epoch of this broker's last registration."""
         return self.fencing.broker_epoch
 
     @property

@@ -37,11 +37,6 @@ class Partition(LeaderRole, FollowerRole):
         super().__init__(broker_id, topic_partition, topic_id, config, brokers, changed)
         self.reassigned_replicas: tuple[int, ...] = ()
 
-    @property
-    def catching_up(self) -> tuple[int, ...]:
-        """Assigned replicas that are not in sync (the sources' CUR)."""
-        return tuple(replica for replica in self.assigned_replicas if replica not in self.isr)
-
     # LeaderAndIsr
 
     def apply(self, partition_state: PartitionState, now_ms: int) -> Steps[ErrorCode]:

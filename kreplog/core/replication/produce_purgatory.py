@@ -163,7 +163,7 @@ class ProducePurgatory:
             yield from self._complete(queue.drain(), error)
 
     def expire(self, produce: DelayedProduce) -> Steps[None]:
-        """Its time is over: what is not committed is answered with REQUEST_TIMED_OUT."""
+        """The deadline of a produce has passed: what is not committed is answered with REQUEST_TIMED_OUT."""
         if produce.waiting:
             produce.expire()
             yield Reply(produce.reply_to, produce.response)

@@ -344,7 +344,7 @@ class ReplicaFetcher:
         )
 
     def _changed_partitions(self, pipelined: Pipelined) -> list[FetchPartition]:
-        """Those that the leader's session lacks, or has with other fields, or has to repeat."""
+        """The partitions that the leader's session lacks, has with other fields, or has to repeat."""
         listed = []
         for topic_partition in self._changed:
             entry = self._active[topic_partition]

@@ -14,7 +14,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -42,6 +41,7 @@ from kreplog.errors import (
     NoNodeError,
     PeerProtocolError,
 )
+from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
@@ -184,7 +184,7 @@ class AdminHandlers:
         async with self._producer_id_lock:
             return await carry_out(self._producer_ids.next(), self._store)
 
-    # TopicViews
+    # Topics
 
     async def create_topics(self, request: Any) -> Fields:
         if len(request.topics) > MAX_NEW_PARTITIONS:
@@ -254,13 +254,13 @@ class AdminHandlers:
         existing = {
             name: [state.replicas for state in view.partitions.values()] for name, view in self._topics.all.items()
         }
-        self._limits.recount(existing, _now_ms())
+        self._limits.recount(existing, monotonic_ms())
 
     @contextmanager
     def _counted(self, topic: str, assigned: Mapping[int, Sequence[int]], validate_only: bool) -> Iterator[None]:
         """Count new partitions against the limits while they are created, and afterwards if they were. Raises
         InvalidPartitionsError."""
-        number = self._limits.add(topic, min(assigned), assigned.values(), _now_ms())
+        number = self._limits.add(topic, min(assigned), assigned.values(), monotonic_ms())
         created = False
         try:
             yield
@@ -465,7 +465,7 @@ class AdminHandlers:
         return {"error_code": 0, "replica_election_results": results}
 
     def _leadership(self, partition: TopicPartition) -> Leadership | None:
-        """By this broker's metadata; None if there is no such partition."""
+        """Leader and preferred leader by this broker's metadata; None if there is no such partition."""
         view = self._topics.get(partition.topic)
         state = None if view is None else view.partitions.get(partition.partition)
         return None if state is None else Leadership(state.state.leader, state.replicas[0])
@@ -524,7 +524,3 @@ class AdminHandlers:
 def _code_of(error: KreplogError) -> int:
     """Kafka's error code; a retriable one if the store failed."""
     return int(ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code)
-
-
-def _now_ms() -> int:
-    return int(monotonic() * 1000)

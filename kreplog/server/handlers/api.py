@@ -454,7 +454,7 @@ class Api:
         return await result
 
     async def _end_with_new_id(self, context: RequestContext, request: EndTxnRequest) -> None:
-        """The epochs of the producer are used up: it goes on with another id."""
+        """End the transaction of a producer whose epochs are used up; it continues with another producer id."""
         response = await self._admin.end_with_new_id(request)
         context.respond(transactions.encode_end_txn_response(response, context.header))
 

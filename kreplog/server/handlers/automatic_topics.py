@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import monotonic
 
 from kreplog.core.controller.automatic_creation import AutomaticCreation
 from kreplog.errors import ErrorCode
+from kreplog.server.clock import monotonic_ms
 
 _log = logging.getLogger("kreplog.server")
 
@@ -30,7 +30,7 @@ class AutomaticTopics:
 
     def missing(self, name: str, unknown: ErrorCode, allowed: bool) -> ErrorCode:
         """The error for a topic that does not exist, which is created if it may be: see AutomaticCreation.requested."""
-        error = self._creation.requested(name, unknown, allowed, _now_ms())
+        error = self._creation.requested(name, unknown, allowed, monotonic_ms())
         if self._task is None and self._creation.next_names():
             self._task = self._start(self._run())
         return error
@@ -44,10 +44,6 @@ class AutomaticTopics:
                 except Exception:
                     _log.exception("topics cannot be created automatically: %s", ", ".join(names))
                 for name in names:
-                    self._creation.finished(name, errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE), _now_ms())
+                    self._creation.finished(name, errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE), monotonic_ms())
         finally:
             self._task = None
-
-
-def _now_ms() -> int:
-    return int(monotonic() * 1000)

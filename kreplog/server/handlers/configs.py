@@ -97,8 +97,8 @@ class ConfigHandlers:
         raise _contended(name)
 
     async def _alter_broker(self, name: str, changes: Sequence[Change], validate_only: bool, keep: bool) -> Fields:
-        """Of this broker, or with an empty name the cluster-wide default. INVALID_REQUEST also for a wrong value: Kafka
-        keeps that error for compatibility (KAFKA-13609)."""
+        """Alter the dynamic configs of this broker, or with an empty name the cluster-wide default. INVALID_REQUEST
+        also for a wrong value: Kafka keeps that error for compatibility (KAFKA-13609)."""
         broker_id = self._settings.static.broker_id
         refused = resource_error(name, broker_id)
         if refused is not None:
@@ -129,7 +129,7 @@ class ConfigHandlers:
         raise _contended("the brokers")
 
     async def _broker_config(self, path: str, node: Node | None, keep: bool) -> dict[str, str] | None:
-        """None: the node is unreadable, and is to be replaced."""
+        """The dynamic configs in a node; None if it is unreadable, and is to be replaced. Raises RefusedError."""
         try:
             return dict(nodes.decode_broker_config(path, node))
         except CoordinationError as error:

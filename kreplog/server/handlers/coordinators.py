@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic
 
 from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.core.broker.coordinator_lookup import GROUP, InternalTopicCreation, find_coordinator, internal_topics
 from kreplog.errors import ErrorCode, KreplogError
+from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.admin import AdminHandlers, Fields, RefusedError
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.types import BrokerRegistration
@@ -67,14 +67,14 @@ class CoordinatorHandlers:
         async with self._locks[key_type]:
             if self._topics.get(topic.name) is not None:
                 return None
-            problem = creation.failure(_now_ms())
+            problem = creation.failure(monotonic_ms())
             if problem is None:
                 try:
                     await self._admin.create_internal_topic(
                         topic.name, topic.partitions, topic.replication_factor, topic.settings, CREATION_S
                     )
                 except (RefusedError, KreplogError) as error:
-                    problem = creation.failed(str(error), _now_ms())
+                    problem = creation.failed(str(error), monotonic_ms())
                     _log.warning("%s", problem)
         return None if problem is None else _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
 
@@ -101,7 +101,3 @@ class CoordinatorHandlers:
 
 def _failure(error: ErrorCode, message: str) -> Fields:
     return {"error_code": int(error), "error_message": message, "node_id": -1, "host": "", "port": -1}
-
-
-def _now_ms() -> int:
-    return int(monotonic() * 1000)

@@ -40,8 +40,8 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
 
 
 class Recompression(NamedTuple):
-    """Of a partition's batches. codec: "none" for no compression. max_message_bytes: of a batch as its producer sent
-    it."""
+    """How a partition's batches are to be recompressed. codec: "none" for no compression. max_message_bytes: maximum of
+    a batch as its producer sent it."""
 
     codec: str
     max_message_bytes: int

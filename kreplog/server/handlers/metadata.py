@@ -298,7 +298,7 @@ def _endpoint(broker: BrokerRegistration, id_name: str) -> Fields:
 
 
 def _topic_fields(view: TopicView) -> Fields:
-    """Of a topic that exists, without its partitions."""
+    """The fields of a topic that exists, without its partitions."""
     return {
         "error_code": 0,
         "name": view.name,
@@ -308,7 +308,7 @@ def _topic_fields(view: TopicView) -> Fields:
 
 
 def _described_partition(number: int, partition: PartitionState, live: Container[int]) -> Fields:
-    """Of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
+    """A partition of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
     replicas = {"eligible_leader_replicas": list(partition.state.elr), "last_known_elr": []}
     return {**_partition(number, partition, live), **replicas}
 

@@ -37,7 +37,7 @@ class Requests:
 
     @property
     def times(self) -> dict[tuple[int, bool], Times]:
-        """By (API key, whether it is a follower's fetch)."""
+        """Request times by (API key, whether it is a follower's fetch)."""
         return {(key & 0xFFFF, key > 0xFFFF): times for key, times in self._times.items()}
 
     def answered(self, api_key: int, follower: bool, began: float) -> None:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from time import monotonic
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
@@ -29,6 +28,9 @@ from kreplog.server.network.internal import socket_name
 from kreplog.server.runtime.pauses import call_paced, has_socket_time
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("kreplog.server")
 

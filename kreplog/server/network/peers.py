@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from socket import socket
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from kreplog.errors import PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame
 from kreplog.server.network.internal import Address, connect
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Connect = Callable[[Address], Awaitable[socket]]
 """Connects to an address: kreplog.server.network.internal.connect as a client, Dialer.connect as a broker."""

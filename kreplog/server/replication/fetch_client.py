@@ -7,8 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from kreplog.core.effects import Send
 from kreplog.core.events import FetchReplied
@@ -19,6 +18,9 @@ from kreplog.server.network.peers import Connect, Peer
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("kreplog.server")
 

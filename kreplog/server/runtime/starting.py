@@ -25,7 +25,8 @@ FREED_BYTES = 8 << 20
 """Freed memory that malloc keeps: enough for the frame that a follower appends, and the next one."""
 
 GC_THRESHOLDS = 10_000, 5, 100
-"""Of gc.set_threshold: allocations before generation 0, and collections before generations 1 and 2."""
+"""Arguments of gc.set_threshold: allocations before a collection of generation 0, and collections before those of 1
+and 2."""
 
 SWITCH_INTERVAL_S = 0.0005
 

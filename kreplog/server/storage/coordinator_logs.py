@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +20,7 @@ from kreplog.core.broker import coordinator_log
 from kreplog.core.events import Event, GroupRecordsRead, Received
 from kreplog.core.messages import ProduceResponse
 from kreplog.managed_log import ManagedLog
+from kreplog.server.clock import wall_clock_ms
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
@@ -56,7 +56,7 @@ class CoordinatorLogs:
     def execute(self, effect: effects.Effect) -> Any:
         """Carry out an effect; returns its answer."""
         if isinstance(effect, effects.WallClock):
-            return time.time_ns() // 1_000_000
+            return wall_clock_ms()
         if isinstance(effect, effects.AppendGroupRecords):
             self._produce(effect)
         elif isinstance(effect, effects.ReadGroupRecords):

@@ -41,7 +41,8 @@ class DirectoryFailureHandler:
             self._put(failure)
 
     def _replicas_in(self, directory: DataDirectory) -> Iterator[TopicPartition]:
-        """Nothing is walked before it is iterated over: a failure comes for each of thousands of logs."""
+        """The replicas in a directory. Lazy: a failure comes for each of thousands of logs, and the first alone needs
+        them."""
         for partition, replica in self._hosted.items():
             if replica.directory is directory:
                 yield partition

@@ -126,7 +126,7 @@ class Flusher:
     # flush.ms
 
     def set_flush_ms(self, replica: Replica, flush_ms: int) -> None:
-        """Go by another flush.ms, also for what has been appended already."""
+        """Apply another flush.ms, also to what has been appended already."""
         if flush_ms == replica.flush_ms:
             return
         replica.flush_ms = flush_ms

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kreplog.core.broker.log_cleaning import CleanerQueue
 from kreplog.errors import KreplogError, LogClosedError, LogFailedError, is_disk_full, is_exhaustion
+from kreplog.server.clock import wall_clock_ms
 from kreplog.server.settings import MAX_CLEANER_THREADS
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
@@ -72,12 +73,12 @@ class LogCleaner:
 
     @property
     def _rate(self) -> int | None:
-        """Of one thread, in bytes per second."""
+        """The rate limit of one thread, in bytes per second."""
         threads, _, rate = self.settings
         return None if rate is None else max(1, int(min(rate, 2**62) / threads))
 
     def configure(self, settings: CleanerSettings) -> None:
-        """Go by other settings: pauses end, and the next compactions have the new rate."""
+        """Apply other settings: pauses end, and the next compactions have the new rate."""
         if settings == self.settings:
             return
         self.settings = settings
@@ -120,7 +121,7 @@ class LogCleaner:
 
     async def _choose(self) -> Replica | None:
         candidates = self.queue.candidates(self._compacting())
-        backlogs, errors = await self._in_thread(candidates, _measure, candidates, time.time_ns() // 1_000_000)
+        backlogs, errors = await self._in_thread(candidates, _measure, candidates, wall_clock_ms())
         self.statistics.last_run_s = time.monotonic()
         self.statistics.max_dirty_percent = max(
             (int(100 * found.dirty_ratio) for found in backlogs.values()), default=0

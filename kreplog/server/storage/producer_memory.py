@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogClosedError, StorageError
+from kreplog.server.clock import wall_clock_ms
 from kreplog.server.storage.replica import Replica
 
 PRODUCERS = "producer_ids"
@@ -40,6 +40,6 @@ class ProducerMemory:
         for replica in replicas:
             if not replica.removed and not replica.directory.failed and replica.producers:
                 with suppress(StorageError, LogClosedError):  # the next append reports it
-                    replica.log.expire_producers(int(time.time() * 1000))
+                    replica.log.expire_producers(wall_clock_ms())
                 self.update(replica)
                 await asyncio.sleep(0)  # the event loop serves others

@@ -8,13 +8,13 @@ again is restored. To restore one by hand, stop the broker and rename `<topic>-<
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kreplog.core.broker.stray_retention import is_expired
 from kreplog.errors import StorageError
+from kreplog.server.clock import wall_clock_ms
 from kreplog.server.storage.directories import DataDirectory, Stray
 from kreplog.types import TopicPartition
 
@@ -45,7 +45,7 @@ class Strays:
 
     def add(self, directory: DataDirectory, path: Path, topic_id: str, partition: TopicPartition) -> None:
         """Add a replica that has just been renamed to `path`."""
-        self._strays.append((directory, Stray(path, topic_id, partition.partition, _now_ms())))
+        self._strays.append((directory, Stray(path, topic_id, partition.partition, wall_clock_ms())))
 
     def find(self, partition: TopicPartition, topic_id: str) -> list[Found]:
         """Strays of a partition, oldest first. They are found by topic id, since the name of a stray's directory may
@@ -74,13 +74,9 @@ class Strays:
         """Delete the strays that are older than the retention time."""
         for found in list(self._strays):
             directory, stray = found
-            if not directory.failed and is_expired(stray.since_ms, _now_ms(), self._retention_ms):
+            if not directory.failed and is_expired(stray.since_ms, wall_clock_ms(), self._retention_ms):
                 try:
                     self.delete(found)
                     _log.warning("%s: deleted, a stray for log.stray.retention.ms (%d)", stray.path, self._retention_ms)
                 except StorageError as error:
                     _log.error("%s", error)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

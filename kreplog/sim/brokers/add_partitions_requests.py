@@ -20,7 +20,8 @@ from kreplog.sim.machines.scheduler import MS
 
 
 class VirtualAddPartitionsSender:
-    """Of one process of a broker, on `host`. alive: whether it is. put: takes the events of its replication core."""
+    """The sender of one process of a broker, on `host`. alive: whether it is. put: takes the events of its replication
+    core."""
 
     def __init__(
         self, network: Network, host: str, alive: Callable[[], bool], put: Callable[[AddPartitionsReplied], None]
@@ -32,7 +33,7 @@ class VirtualAddPartitionsSender:
         self._waiting: dict[int, tuple[SendAddPartitions, ...]] = {}
 
     def send(self, effect: SendAddPartitions) -> None:
-        """To another broker."""
+        """Send a request to another broker."""
         waiting = self._waiting.get(effect.coordinator)
         self._waiting[effect.coordinator] = (*(waiting or ()), effect)
         if waiting is None:
@@ -66,7 +67,7 @@ def receive_add_partitions(
     put: Callable[[Received], None],
     reply: Callable[[Mapping[str, AddPartitionsToTxnResponse]], None],
 ) -> None:
-    """At the coordinator. put: takes the events of its core."""
+    """Handle a request at the coordinator. put: takes the events of its core."""
     gathered = GatheredResponses(len(requests))
 
     def gather(transactional_id: str, response: AddPartitionsToTxnResponse) -> None:

@@ -220,7 +220,7 @@ class BrokerProcess:
         }
 
     def _unique_id(self) -> str:
-        """Of a member; drawn, so that no process repeats it."""
+        """The id of a new group member; drawn, so that no process repeats it."""
         return f"{self._scheduler.random.getrandbits(64):016x}"
 
     # Clock

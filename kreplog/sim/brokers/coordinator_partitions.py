@@ -20,9 +20,9 @@ READ_BYTES = 400
 
 
 class VirtualCoordinatorLogs:
-    """Of one coordinator of one process. append: takes a produce for the replication core. put: takes the coordinator's
-    events. on_read: called with each read that did not fail, and the high watermark. of_transactions: it is the
-    coordinator of transactions, not of groups."""
+    """The logs of one coordinator of one process. append: takes a produce for the replication core. put: takes the
+    coordinator's events. on_read: called with each read that did not fail, and the high watermark. of_transactions: it
+    is the coordinator of transactions, not of groups."""
 
     def __init__(
         self,

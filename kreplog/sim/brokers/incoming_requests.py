@@ -18,8 +18,8 @@ from kreplog.types import TopicPartition
 
 
 class IncomingRequests:
-    """Of one process. reply: sends a response as soon as the process is not paused. serve: passes (reply_to, request)
-    to the request's core. violate: as in FetchSessionChecker."""
+    """The requests to one process. reply: sends a response as soon as the process is not paused. serve: passes
+    (reply_to, request) to the request's core. violate: as in FetchSessionChecker."""
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ from kreplog.sim.machines.scheduler import MS
 
 
 class VirtualMarkerSender:
-    """Of one process of broker `own`. alive: whether it is. append: takes a request for its replication core. put:
-    takes the events of its coordinator of transactions."""
+    """The sender of one process of broker `own`. alive: whether it is. append: takes a request for its replication
+    core. put: takes the events of its coordinator of transactions."""
 
     def __init__(
         self,

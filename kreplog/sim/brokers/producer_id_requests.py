@@ -33,7 +33,7 @@ class VirtualProducerIds:
         self._waiting: deque[Callable[[int], None]] = deque()
 
     def respond(self, reply_to: int) -> None:
-        """To a ProducerIdRequest."""
+        """Respond to a ProducerIdRequest."""
         self._next(partial(self._process.cluster.network.reply, reply_to))
 
     def add(self, request: Any, respond: Callable[[Any], None], serve: Callable[[Any], None]) -> None:

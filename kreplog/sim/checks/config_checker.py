@@ -45,11 +45,11 @@ class UnreadableConfigs:
         return [(subject, node.configs) for subject, node in self._unreadable.items()]
 
     def configs_of(self, subject: int | None) -> Configs:
-        """Those that an unreadable node had."""
+        """The configs that an unreadable node had."""
         return self._unreadable[subject].configs
 
     def taken(self, broker: int, controller_epoch: int, before: BrokerConfigs, after: BrokerConfigs) -> None:
-        """A broker goes by other configs, which a controller of that epoch has sent."""
+        """A broker has applied other configs, which a controller of that epoch has sent."""
         for subject, former, current in ((broker, before.own, after.own), (None, before.default, after.default)):
             node = self._unreadable.get(subject)
             if node is not None and controller_epoch == node.controller_epoch and former == node.configs != current:

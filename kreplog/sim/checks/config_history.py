@@ -10,7 +10,7 @@ from kreplog.types import Node
 
 
 class TopicConfigHistory:
-    """Of each topic, by its id: all settings that it was to have, the newest last."""
+    """All settings that each topic was to have, by its id, the newest last."""
 
     def __init__(self) -> None:
         self._defaults = BUILT_IN_DEFAULTS

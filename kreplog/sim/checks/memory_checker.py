@@ -16,7 +16,7 @@ from kreplog.core.replication.manager import ReplicaManager
 
 
 class MemoryChecker:
-    """Of all brokers of one run. violate: takes the kind and the text of a violation."""
+    """Checks the memory of all brokers of one run. violate: takes the kind and the text of a violation."""
 
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate

@@ -31,7 +31,8 @@ class Clock:
 
 
 class MetadataChecker:
-    """Of one process of a broker. violate: called with the kind of a violation and its text.
+    """Checks the Metadata responses of one process of a broker. violate: called with the kind of a violation and its
+    text.
 
     arrived_ms: of a request, virtual time.
     """

@@ -20,8 +20,8 @@ Held = Callable[[int], Iterable[FetchPartition] | None]
 
 
 class FetchSessionChecker:
-    """Of one process of a broker. held: returns the partitions of a session, None if there is no such. violate: called
-    with the kind of a violation and its text."""
+    """Checks the sessions of one process of a broker. held: returns the partitions of a session, None if there is no
+    such. violate: called with the kind of a violation and its text."""
 
     def __init__(self, broker: int, held: Held, violate: Callable[[str, str], None]) -> None:
         self._broker = broker

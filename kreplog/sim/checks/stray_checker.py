@@ -12,7 +12,8 @@ from kreplog.types import TopicPartition
 
 
 class StrayChecker:
-    """Of all brokers of one run. violate: takes the kind and the text of a violation. Times are of one clock."""
+    """Checks the strays of all brokers of one run. violate: takes the kind and the text of a violation. Times are of
+    one clock."""
 
     def __init__(self, retention_ms: int, violate: Callable[[str, str], None]) -> None:
         self._retention_ms = retention_ms

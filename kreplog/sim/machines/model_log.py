@@ -29,7 +29,7 @@ from kreplog.sim.machines.records import ModelBatch, ModelRecords, marker_value
 from kreplog.types import AppendInfo
 
 MARKER_BYTES = 78
-"""Of a marker's batch in Kafka's encoding."""
+"""Size of a marker's batch in Kafka's encoding."""
 
 _REMEMBERED = 5
 _SEQUENCES = 1 << 31
@@ -537,7 +537,7 @@ def _assigned(epochs: tuple[tuple[int, int], ...], epoch: int, start: int) -> tu
 
 
 def _before(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
-    """Those that begin before `offset`."""
+    """The epochs that begin before `offset`."""
     return tuple(entry for entry in epochs if entry[1] < offset)
 
 

@@ -242,7 +242,7 @@ class Network:
         self.slow.clear()
 
     def connections(self) -> list[VirtualConnection]:
-        """Those open, in the order in which they were made."""
+        """The open connections, in the order in which they were made."""
         return list(self._connections.values())
 
     def close(self, connection: VirtualConnection) -> None:

@@ -16,8 +16,8 @@ from kreplog.managed_log import build, committed_of, decode_values, end_of
 from kreplog.types import EpochEndOffset
 
 HEADER = Struct(">qiibIhiqqqhii")
-"""Of a record batch, magic 2: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last offset
-delta, first and largest timestamp, producer id, producer epoch, base sequence, number of records."""
+"""Header of a record batch, magic 2: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last
+offset delta, first and largest timestamp, producer id, producer epoch, base sequence, number of records."""
 
 _LENGTH_FROM = 12
 _TRANSACTIONAL = 16

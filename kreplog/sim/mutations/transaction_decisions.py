@@ -181,7 +181,7 @@ def _epoch_not_bumped() -> list[Patch]:
 
 @MUTATIONS.add("joined-partition-not-added")
 def _joined_partition_not_added() -> list[Patch]:
-    """Of the partitions that one request joins only the first is sent; the others count as added with it (KIP-890)."""
+    """The first alone of the partitions that one request joins is sent; the others count as added with it (KIP-890)."""
 
     def first_alone(waiting: Sequence[SendAddPartitions]) -> add_partitions.CoalescedAddPartitions:
         coalesced = coalesce(waiting)

@@ -64,7 +64,7 @@ def make_topic(cluster: LocalCluster) -> list[str]:
 
 
 class Partition(NamedTuple):
-    """Its leader and in-sync replicas, in the metadata of clients."""
+    """A partition's leader and in-sync replicas, in the metadata of clients."""
 
     leader: int
     isr: tuple[int, ...]
@@ -88,7 +88,7 @@ def kill_leader(cluster: LocalCluster) -> tuple[int, str]:
 
 
 def wait_for_failover(cluster: LocalCluster, victim: int) -> None:
-    """Until the survivors lead all partitions and are in sync."""
+    """Wait until the survivors lead all partitions and are in sync."""
     survivors = tuple(broker for broker in BROKERS if broker != victim)
     _wait_until(
         lambda: all(partition.leader != victim and partition.isr == survivors for partition in partitions(cluster)),

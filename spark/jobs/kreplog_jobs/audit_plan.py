@@ -13,7 +13,7 @@ from kreplog_jobs.audit_replicas import Partitions, Span, Task, Topics, high_wat
 from kreplog_jobs.on_hosts import LogDirectory, Run, run_in_driver
 
 ANY_BROKER = -1
-"""Of a finding that is not of one broker's replica."""
+"""The broker of a finding that does not concern a single replica."""
 
 
 class Finding(NamedTuple):

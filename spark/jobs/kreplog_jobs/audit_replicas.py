@@ -75,7 +75,7 @@ class Result:
 
 
 def high_watermarks(request: Topics) -> dict[str, int | str]:
-    """By partition of these topics the high watermark, or why the replica cannot be opened. Raises StorageError."""
+    """The high watermarks of these topics by partition, or why the replica cannot be opened. Raises StorageError."""
     broker, path, _ = request.directory
     try:
         names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
@@ -97,7 +97,7 @@ def high_watermarks(request: Topics) -> dict[str, int | str]:
 
 
 def starts_and_ends(request: Partitions) -> dict[str, tuple[int, int] | str]:
-    """By partition the log start offset and the log end offset, or why the replica cannot be opened."""
+    """The log start offset and log end offset by partition, or why the replica cannot be opened."""
     found: dict[str, tuple[int, int] | str] = {}
     for name in request.names:
         try:

@@ -111,7 +111,7 @@ class Lake:
         os.close(self._lock)
 
     def records(self) -> int:
-        """Of all committed files."""
+        """The number of records in all committed files."""
         return sum(file["records"] for manifest in self._committed() for file in manifest["files"])
 
     def _clean(self) -> None:

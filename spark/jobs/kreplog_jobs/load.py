@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Of the input files."""
+    """The format of the input files."""
 
     parquet = "parquet"
     csv = "csv"

@@ -130,7 +130,7 @@ def main(
 
 
 def source_options(source: str, topics: str | None, skip_lost: bool, read_committed: bool = False) -> ReadOptions:
-    """Those of a batch read of the source. Raises UsageError."""
+    """The options of a batch read of the source. Raises UsageError."""
     place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": os.path.abspath(source)}
     if read_committed:
         place["isolationLevel"] = "read_committed"
@@ -338,7 +338,7 @@ def _table(pieces: list[pa.RecordBatch]) -> pa.Table:
 
 
 def parse_offsets(texts: Iterable[str]) -> list[tuple[TopicPartition, int]]:
-    """Of topic:partition:offset, or with commas for the colons. Raises UsageError."""
+    """Partitions and offsets from texts such as topic:partition:offset, or with commas. Raises UsageError."""
     parsed = []
     for text in texts:
         found = re.fullmatch(r'"?([^:,"]+)"?[:,](\d{1,10})[:,](\d{1,19})', text.strip())

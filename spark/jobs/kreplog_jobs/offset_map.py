@@ -34,7 +34,7 @@ from kreplog.errors import OffsetOutOfRangeError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
 MAX_RUNS = 1000
-"""Of one append."""
+"""Maximum of runs in one append."""
 
 VERSION = 1
 

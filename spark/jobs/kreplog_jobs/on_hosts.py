@@ -53,7 +53,7 @@ class Run(Protocol):
 
 
 class _Outcome(NamedTuple):
-    """Of request `number`: its result, or why `host` does not have its directory."""
+    """The outcome of request `number`: its result, or why `host` does not have its directory."""
 
     number: int
     host: str
