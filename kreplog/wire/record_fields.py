@@ -112,7 +112,7 @@ class FieldReader:
     # Plain
 
     def count(self) -> int:
-        """Of an array whose items take at least a byte each."""
+        """The length of an array whose items take at least a byte each. Raises ValueError."""
         return self._checked(self.number(), 1)
 
     def text(self) -> str:
@@ -148,7 +148,7 @@ class FieldReader:
         raise ValueError("a number has more than 5 bytes")
 
     def compact_count(self) -> int:
-        """Of an array whose items take at least a byte each; 0 for null."""
+        """The length of an array whose items take at least a byte each; 0 for null. Raises ValueError."""
         return self._checked(max(0, self.varint() - 1), 1)
 
     def compact_text(self) -> str:
