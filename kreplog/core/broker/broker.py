@@ -55,7 +55,7 @@ _GROUP_REQUESTS = frozenset(get_args(GroupRequest))
 
 
 class BrokerCores:
-    """See the module.
+    """The cores of one broker process, and what a step of one of them means for the others.
 
     replicas, controller, registration, detector, shutdown, groups, transactions: the cores, in the order in which they
     get a common event. channels: the controller's requests to the brokers.

@@ -41,7 +41,7 @@ def assign(
       three that any broker leads are followed by all four others.
 
     Raises InvalidPartitionsError (partitions < 1) and InvalidReplicationFactorError (not 1 to the number of brokers).
-    Source: the replication design, "Replica placements", with racks after KIP-36 (F34).
+    Source: "Kafka Replication" of Kafka's wiki, "Replica placements", with racks after KIP-36 (F34).
     """
     if partitions < 1:
         raise InvalidPartitionsError(f"a topic cannot have {partitions} more partitions: choose at least 1")

@@ -40,7 +40,7 @@ def election_error(before: Leadership | None, after: Leadership | None) -> Error
 
 
 class PreferredElections:
-    """See the module."""
+    """Elects preferred leaders: on request, and where too many of a broker's partitions are led by others."""
 
     def __init__(self, machines: StateMachines, topics: TopicChanges) -> None:
         self._machines = machines

@@ -55,7 +55,7 @@ def add_brokers(
     """Rebalance onto `brokers` and `new` together.
 
     Raises UsageError when a new broker is among `brokers`, and as `rebalance` does.
-    Source: the replication design, "Incrementally add brokers online".
+    Source: "Kafka Replication" of Kafka's wiki, "Incrementally add brokers online".
     """
     known = sorted(set(brokers) & set(new))
     if known:

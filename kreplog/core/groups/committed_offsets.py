@@ -41,7 +41,8 @@ _NOTHING = OffsetAndMetadata(NO_OFFSET)
 
 
 class CommittedOffsets:
-    """See the module. exists: whether a partition is in the cluster's metadata."""
+    """Commits, reads, deletes and expires the offsets of groups. exists: whether a partition is in the cluster's
+    metadata."""
 
     def __init__(
         self,

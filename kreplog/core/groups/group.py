@@ -44,7 +44,7 @@ def _never(now_ms: int) -> Steps[None]:
 
 
 class Group:
-    """See the module.
+    """The members, the generation and the committed offsets of one group.
 
     state_ms: wall-clock time when it came into its state, as last stored. generation: of the members, 0 before the
     first. protocol: the assignor of this generation. leader: the member that assigns. members: by member id, in the

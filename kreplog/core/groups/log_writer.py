@@ -19,7 +19,8 @@ time."""
 
 
 class GroupLogWriter:
-    """See the module. timeout_ms: how long an append may take to be committed."""
+    """Appends records of groups, and takes the next step once they are committed. timeout_ms: how long an append may
+    take to be committed."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms

@@ -51,7 +51,8 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REB
 
 
 class Membership:
-    """See the module. unique: returns a text that no process has returned before, for a member id."""
+    """Joins, synchronizes and removes the members of groups. unique: returns a text that no process has returned
+    before, for a member id."""
 
     def __init__(
         self, config: GroupConfig, timers: Timers, log: GroupLogWriter, unique: Callable[[], str], totals: GroupTotals

@@ -62,7 +62,7 @@ class DelayedProduce:
 
 
 class CommitQueue:
-    """The produces of one partition that await its high watermark (the sources' commitQ), by the offset required."""
+    """The produces of one partition that await its high watermark, by the offset required."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, DelayedProduce, int]] = []

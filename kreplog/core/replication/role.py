@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 
 class Role(Enum):
-    """See the module."""
+    """The role of a replica; the table of the module says what each does."""
 
     IDLE = auto()
     LEADER = auto()

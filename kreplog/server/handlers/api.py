@@ -93,6 +93,25 @@ _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
 
 _GROUP_ENCODERS = {**groups.ENCODERS, **consumer_protocol.ENCODERS}
 
+_DECODERS: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
+    ApiKey.LIST_OFFSETS: offsets.decode_list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
+    ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
+    **groups.DECODERS,
+    **consumer_protocol.DECODERS,
+    **transactions.DECODERS,
+}
+"""Requests that are decoded into messages of the cores; those that are not here have messages of wire.generic."""
+
+_ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
+    ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
+    ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
+    **_GROUP_ENCODERS,
+    **transactions.ENCODERS,
+}
+"""Encoders of the responses of cores, which reply later."""
+
 T = TypeVar("T")
 
 
@@ -158,27 +177,12 @@ class Api:
             ApiKey.WRITE_TXN_MARKERS: self._write_markers,
             ApiKey.API_VERSIONS: self._api_versions,
         }
-        self._decoders: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
-            ApiKey.LIST_OFFSETS: offsets.decode_list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
-            **groups.DECODERS,
-            **consumer_protocol.DECODERS,
-            **transactions.DECODERS,
-        }
-        self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
-            ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
-            ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
-            **_GROUP_ENCODERS,
-            **transactions.ENCODERS,
-        }
         self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted))
         coordinators = self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
         )
         self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, host.dynamic), coordinators)
-        known = {*self._handlers, *self._encoders, *self._queries, *self._commands}
+        known = {*self._handlers, *_ENCODERS, *self._queries, *self._commands}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
@@ -190,7 +194,7 @@ class Api:
             handler = self._add_for_leaders
         if handler is not None:
             handler(context, frame)
-        elif key not in self._encoders and key not in self._queries and key not in self._commands:
+        elif key not in _ENCODERS and key not in self._queries and key not in self._commands:
             context.close()
         elif len(frame) <= INLINE_BYTES:
             self._dispatch(context, self._decode(context, frame, self._max_entries(key)))
@@ -206,7 +210,7 @@ class Api:
 
     def _decode(self, context: RequestContext, frame: Frame, budget: int) -> Any:
         header = context.header
-        return self._decoders.get(header.api_key, generic.decode_request)(frame, header, budget)
+        return _DECODERS.get(header.api_key, generic.decode_request)(frame, header, budget)
 
     async def _dispatch_large(self, context: RequestContext, frame: Frame) -> None:
         """Decode a request in a thread, then dispatch it; later requests of the connection wait."""
@@ -236,8 +240,8 @@ class Api:
                 request = replace(request, client_host=context.client.host)
             context.encode = lambda response: _GROUP_ENCODERS[key](response, context.header)
             self._put_list(context, request, *_OF_SEVERAL_GROUPS.get(key, ("", "")))
-        elif key in self._encoders:
-            context.encode = lambda response: self._encoders[key](response, context.header)
+        elif key in _ENCODERS:
+            context.encode = lambda response: _ENCODERS[key](response, context.header)
             self._put(context, request)
         elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), _now_ms()):
             self._describe(context, request)

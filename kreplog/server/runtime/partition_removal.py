@@ -1,5 +1,5 @@
 """Removal of a topic's last partitions, requested from the controller through the coordination store: Kafka's protocol
-has no request for it. Source: the replication design, "Remove partitions"."""
+has no request for it. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def check_placement(layout: Iterable[tuple[int, ...]], brokers: Brokers) -> None
 
 
 def test_fifteen_partitions_on_five_brokers() -> None:
-    """The replication design's example: if broker 0 goes down, what it led is served from all four others."""
+    """The example of "Kafka Replication" in Kafka's wiki: if broker 0 goes down, what it led is served from all four
+    others."""
     layout = assign(plain(0, 1, 2, 3, 4), 15, 3)
     led = [replicas for replicas in layout.values() if replicas[0] == 0]
     assert led == [(0, 1, 2), (0, 3, 4), (0, 2, 1)]
@@ -289,7 +290,7 @@ def random_layout(dice: random.Random, count: int, partitions: int) -> Layout:
 
 
 def test_brokers_3_and_4_join_a_cluster_of_three_with_100_partitions() -> None:
-    """The replication design's "alter cluster add brokers": 120 of 300 replicas move, as they must, and no more."""
+    """Its "alter cluster add brokers": 120 of 300 replicas move, as they must, and no more."""
     layout = topic(assign(plain(0, 1, 2), 100, 3))
     plan = add_brokers(layout, plain(0, 1, 2), plain(3, 4))
     after = applied(layout, plan)
