@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("kreplog", "spark", "benchmarks", "examples", "docs", "tests")
-PACKAGES = (ROOT / "kreplog", ROOT / "spark" / "pyspark_kreplog")
+PACKAGES = (ROOT / "kreplog", ROOT / "spark" / "pyspark_kreplog", ROOT / "spark" / "jobs" / "kreplog_jobs")
 
 PARTS = frozenset(
     {"told", "tell", "tells", "telling", "asked", "ask", "asks", "asking", "obey", "obeys", "obeyed", "heir", "heirs"}

@@ -38,8 +38,8 @@ from kreplog.types import TopicPartition
 from kreplog_jobs import job
 from kreplog_jobs.audit_plan import ANY_BROKER, Finding, plan
 from kreplog_jobs.audit_replicas import (
-    Result,
-    Task,
+    AuditResult,
+    AuditTask,
     Topics,
     batch_digests,
     check,
@@ -47,7 +47,7 @@ from kreplog_jobs.audit_replicas import (
     newest_by_key,
     record_digests,
 )
-from kreplog_jobs.on_hosts import LogDirectory, Run, run_on_hosts
+from kreplog_jobs.on_hosts import LogDirectory, RunOnHosts, run_on_hosts
 from pyspark_kreplog.network import connect
 
 _LOCALITY_WAIT = "10min"
@@ -185,14 +185,14 @@ def _not_responding(assigned: Mapping[TopicPartition, Sequence[int]], responding
     ]
 
 
-def judge(run: Run, results: Sequence[Result]) -> list[Finding]:
+def judge(run: RunOnHosts, results: Sequence[AuditResult]) -> list[Finding]:
     """All faults: what tasks found damaged, and where replicas with sound batches differ."""
     findings = [
         Finding(result.task.topic_partition, result.damage_offset or 0, result.task.broker, result.damage)
         for result in results
         if result.damage is not None
     ]
-    by_range: dict[tuple[str, int], list[Result]] = defaultdict(list)
+    by_range: dict[tuple[str, int], list[AuditResult]] = defaultdict(list)
     for result in results:
         if result.digest is not None:
             by_range[result.task.topic_partition, result.task.start].append(result)
@@ -216,7 +216,7 @@ def judge(run: Run, results: Sequence[Result]) -> list[Finding]:
     return sorted(findings)
 
 
-def _differing_newest(run: Run, tasks: Sequence[Task], name: str) -> list[Finding]:
+def _differing_newest(run: RunOnHosts, tasks: Sequence[AuditTask], name: str) -> list[Finding]:
     """The faults of one compacted partition, whose replicas were found to differ in the ranges of `tasks`."""
     ranges = [task for task in tasks if task.topic_partition == name]
     ends: dict[int, int] = defaultdict(int)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from kreplog_jobs.audit_replicas import Partitions, Span, Task, Topics, high_watermarks, ranges, starts_and_ends
-from kreplog_jobs.on_hosts import LogDirectory, Run, run_in_driver
+from kreplog_jobs.audit_replicas import AuditTask, Partitions, Span, Topics, high_watermarks, ranges, starts_and_ends
+from kreplog_jobs.on_hosts import LogDirectory, RunOnHosts, run_in_driver
 
 ANY_BROKER = -1
 """The broker of a finding that does not concern a single replica."""
@@ -32,13 +32,13 @@ class Plan:
     offsets that not all replicas still have."""
 
     partitions: int = 0
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[AuditTask] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     single: int = 0
     below_start: int = 0
 
 
-class Replica(NamedTuple):
+class AuditedReplica(NamedTuple):
     """One broker's replica, with its committed offsets [start, committed) and its end."""
 
     directory: LogDirectory
@@ -55,7 +55,7 @@ def plan(
     directories: Sequence[LogDirectory],
     topics: Sequence[str] | None,
     assigned: Mapping[TopicPartition, Collection[int]] | None = None,
-    run: Run = run_in_driver,
+    run: RunOnHosts = run_in_driver,
 ) -> Plan:
     """What to compare, and what is missing. assigned: the brokers that must have a replica, where that is known.
 
@@ -81,12 +81,12 @@ def plan(
         starts_and_ends,
         [Partitions(directory, list(names)) for directory, names in zip(directories, committed, strict=True)],
     )
-    replicas: dict[TopicPartition, list[Replica]] = defaultdict(list)
+    replicas: dict[TopicPartition, list[AuditedReplica]] = defaultdict(list)
     for directory, high_watermark, bounds in zip(directories, committed, ends, strict=True):
         for name, bound in bounds.items():
             known = high_watermark[name]
             if isinstance(known, int) and isinstance(bound, tuple):
-                replicas[TopicPartition.parse(name)].append(Replica(directory, bound[0], known, bound[1]))
+                replicas[TopicPartition.parse(name)].append(AuditedReplica(directory, bound[0], known, bound[1]))
             else:
                 error = bound if isinstance(known, int) else known
                 planned.findings.append(Finding(name, 0, directory.broker, f"its replica cannot be opened: {error}"))
@@ -132,9 +132,9 @@ def _missing(found: Mapping[TopicPartition, Mapping[int, LogDirectory]], brokers
     return findings
 
 
-def _plan_ranges(planned: Plan, replicas: Mapping[TopicPartition, Sequence[Replica]], run: Run) -> None:
+def _plan_ranges(planned: Plan, replicas: Mapping[TopicPartition, Sequence[AuditedReplica]], run: RunOnHosts) -> None:
     """Add the tasks of all partitions, and what their replicas lack."""
-    spans: list[tuple[Span, Sequence[Replica]]] = []
+    spans: list[tuple[Span, Sequence[AuditedReplica]]] = []
     for topic_partition, found in sorted(replicas.items()):
         name = str(topic_partition)
         longest = max(found, key=lambda replica: replica.committed)
@@ -146,10 +146,10 @@ def _plan_ranges(planned: Plan, replicas: Mapping[TopicPartition, Sequence[Repli
             spans += _spans(name, filled, start, longest.committed)
     for (span, group), parts in zip(spans, run(ranges, [span for span, _ in spans]), strict=True):
         for start, stop in parts:
-            planned.tasks += [Task(span.name, replica.directory, start, stop) for replica in group]
+            planned.tasks += [AuditTask(span.name, replica.directory, start, stop) for replica in group]
 
 
-def _lacking(name: str, replicas: Sequence[Replica], longest: Replica) -> Iterator[Finding]:
+def _lacking(name: str, replicas: Sequence[AuditedReplica], longest: AuditedReplica) -> Iterator[Finding]:
     """The replicas that lack committed records, which `longest` has, or have none where others do."""
     oldest = min(replicas, key=lambda replica: replica.start)
     for replica in replicas:
@@ -161,7 +161,9 @@ def _lacking(name: str, replicas: Sequence[Replica], longest: Replica) -> Iterat
             yield Finding(name, replica.start, replica.broker, fault)
 
 
-def _spans(name: str, replicas: Sequence[Replica], start: int, committed: int) -> Iterator[tuple[Span, list[Replica]]]:
+def _spans(
+    name: str, replicas: Sequence[AuditedReplica], start: int, committed: int
+) -> Iterator[tuple[Span, list[AuditedReplica]]]:
     """(span of the replica whose batch boundaries are taken, replicas that have it): of all replicas up to the lowest
     high watermark, and beyond that of those that have all records below `committed`, so that one that is too short
     hides no difference of the others."""

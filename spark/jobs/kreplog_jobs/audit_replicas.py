@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class AuditTask:
     """Offsets [start, stop) of one replica; start and stop are batch boundaries in every replica."""
 
     topic_partition: str
@@ -62,10 +62,10 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Result:
+class AuditResult:
     """What one task found. digest: of the headers of all batches, None where the range could not be read whole."""
 
-    task: Task
+    task: AuditTask
     records: int
     bytes: int
     gaps: int
@@ -128,7 +128,7 @@ def compacted(request: Topics) -> set[str]:
     return {"-".join(line.split()[:2]) for line in lines}
 
 
-def check(task: Task) -> Result:
+def check(task: AuditTask) -> AuditResult:
     """Read the range once: CRCs, order of epochs, gaps, and the digest of all headers."""
     digest = hashlib.blake2b(digest_size=16)
     records = size = gaps = 0
@@ -143,21 +143,21 @@ def check(task: Task) -> Result:
                 if len(falls):
                     at = int(rows["base_offset"][falls[0]])
                     fault = f"leader epoch {epochs[falls[0] + 1]} follows epoch {epochs[falls[0]]}"
-                    return Result(task, records, size, gaps, None, fault, at)
+                    return AuditResult(task, records, size, gaps, None, fault, at)
                 digest.update(rows.tobytes())
                 records += int(rows["record_count"].sum())
                 size += int(rows["size"].sum())
                 expected, epoch = int(rows["last_offset"][-1]) + 1, int(rows["leader_epoch"][-1])
     except OffsetOutOfRangeError:
         lost = _lost_segment(task, expected)
-        return Result(task, records, size, gaps, None, lost, None if lost is None else expected)
+        return AuditResult(task, records, size, gaps, None, lost, None if lost is None else expected)
     except StorageError as error:
         at = error.offset if isinstance(error, CorruptBatchError) and error.offset is not None else expected
-        return Result(task, records, size, gaps, None, str(error), at)
-    return Result(task, records, size, gaps, digest.hexdigest())
+        return AuditResult(task, records, size, gaps, None, str(error), at)
+    return AuditResult(task, records, size, gaps, digest.hexdigest())
 
 
-def _lost_segment(task: Task, offset: int) -> str | None:
+def _lost_segment(task: AuditTask, offset: int) -> str | None:
     """Why a replica cannot be read at `offset`, where that is not because retention has moved the log start there."""
     try:
         with kreplog.Log.open(task.path, read_only=True) as log:
@@ -168,7 +168,7 @@ def _lost_segment(task: Task, offset: int) -> str | None:
         return str(error)
 
 
-def newest_by_key(task: Task) -> tuple[int, dict[bytes, tuple[int, bytes, bool]]]:
+def newest_by_key(task: AuditTask) -> tuple[int, dict[bytes, tuple[int, bytes, bool]]]:
     """(broker, by digest of each key: offset and digest of its newest committed record, and whether it is a tombstone),
     also of those past the task's range."""
     found: dict[bytes, tuple[int, bytes, bool]] = {}
@@ -180,7 +180,7 @@ def newest_by_key(task: Task) -> tuple[int, dict[bytes, tuple[int, bytes, bool]]
     return task.broker, found
 
 
-def batch_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
+def batch_digests(task: AuditTask) -> tuple[int, dict[tuple[int, int], bytes]]:
     """(broker, each batch's header by its offsets [base, stop)); none where retention deleted the range meanwhile."""
     try:
         with kreplog.Log.open(task.path, read_only=True) as log:
@@ -193,7 +193,7 @@ def batch_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
         return task.broker, {}
 
 
-def record_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
+def record_digests(task: AuditTask) -> tuple[int, dict[tuple[int, int], bytes]]:
     """(broker, digest of each record by its offsets [offset, offset + 1)); none of a batch that cannot be read."""
     try:
         with kreplog.Log.open(task.path, read_only=True) as log:

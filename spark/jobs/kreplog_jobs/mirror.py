@@ -55,7 +55,7 @@ _EPOCH = pa.scalar(0, pa.timestamp("us", "UTC"))
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CopyTask:
     """One partition to copy, up to the end of `source`; where it begins, the map of offsets says under its lock."""
 
     mirror: str
@@ -184,7 +184,7 @@ def prepare(
     target: Target,
     *,
     append: bool,
-) -> list[Task]:
+) -> list[CopyTask]:
     """A task for each partition with records that are not mirrored yet, after all that can be checked has been; the
     target then has every partition of the source. Raises KreplogError: nothing was changed."""
     counts: dict[str, int] = {}
@@ -210,7 +210,7 @@ def prepare(
                 consumer=options.consumer,
                 incarnation_id=state.incarnation_id,
             )
-            tasks.append(Task(mirror, str(checkpoint.absolute()), task, target))
+            tasks.append(CopyTask(mirror, str(checkpoint.absolute()), task, target))
     target.create(counts)
     return tasks
 
@@ -273,12 +273,12 @@ def _start(partition: TopicPartition, state: PartitionSnapshot, offsets: OffsetM
     return max(position, state.start_offset)
 
 
-def copy_all(spark: SparkSession, tasks: Collection[Task]) -> list[int]:
+def copy_all(spark: SparkSession, tasks: Collection[CopyTask]) -> list[int]:
     """Run the tasks; the number of records of each."""
     return spark.sparkContext.parallelize(tasks, len(tasks)).map(copy).collect()
 
 
-def copy(task: Task) -> int:
+def copy(task: CopyTask) -> int:
     """Append what the target lacks of one partition, chunk by chunk; the number of records. Runs in a worker.
 
     Raises KreplogError; what was appended before is recorded, so that the next run goes on behind it."""

@@ -43,7 +43,7 @@ _COMMITTED = re.compile(r"committed (\d{1,19})")
 _MERGE_ABOVE = 64  # lines; a file with more, of which merged less than half are left, is rewritten
 
 
-class Run(NamedTuple):
+class OffsetRun(NamedTuple):
     """`records` records that are contiguous in source and target. 0: the target offset is that of an earlier record."""
 
     source: int
@@ -72,8 +72,8 @@ class OffsetMap:
         self.source_topic_id: str | None = None
         self.target_topic_id: str | None = None
         self.position: int | None = None
-        self.runs: list[Run] = []
-        self.pending: list[Run] = []
+        self.runs: list[OffsetRun] = []
+        self.pending: list[OffsetRun] = []
         self._count = 0
         self._torn = False
         self._file: int | None = None
@@ -104,9 +104,9 @@ class OffsetMap:
             os.close(lock)
 
     @property
-    def end(self) -> Run:
+    def end(self) -> OffsetRun:
         """The last committed run; all zero before the first."""
-        return self.runs[-1] if self.runs else Run(0, 0, 0)
+        return self.runs[-1] if self.runs else OffsetRun(0, 0, 0)
 
     def translate(self, offset: int) -> int:
         """The target offset to read from, for a consumer whose next source offset is `offset`: no record that it has
@@ -133,13 +133,13 @@ class OffsetMap:
         self.source_topic_id, self.target_topic_id = source_topic_id, target_topic_id
         self._rewrite()
 
-    def append(self, runs: Sequence[Run]) -> None:
+    def append(self, runs: Sequence[OffsetRun]) -> None:
         """Record runs as pending, before they are appended to the target; durable on return."""
         self._write(_lines(runs))
         self.sync()
         self.pending += runs
 
-    def commit(self, position: int, runs: Sequence[Run] = ()) -> None:
+    def commit(self, position: int, runs: Sequence[OffsetRun] = ()) -> None:
         """Record that the pending runs, and `runs`, are in the target. Not durable before `append` or `sync`."""
         self._write(f"{_lines(runs)}committed {position}\n")
         self.position = position
@@ -199,7 +199,7 @@ class OffsetMap:
         for number, line in enumerate(lines, 2):
             run, committed = _RUN.fullmatch(line), _COMMITTED.fullmatch(line)
             if run is not None:
-                self.pending.append(Run(*map(int, run.groups())))
+                self.pending.append(OffsetRun(*map(int, run.groups())))
             elif committed is not None:
                 self.position = int(committed[1])
                 self.runs += self.pending
@@ -223,7 +223,7 @@ class OffsetMap:
         self.exists = True
 
 
-def _lines(runs: Iterable[Run]) -> str:
+def _lines(runs: Iterable[OffsetRun]) -> str:
     return "".join(f"run {run.source} {run.target} {run.records}\n" for run in runs)
 
 
@@ -231,33 +231,33 @@ def map_path(checkpoint: Path, partition: TopicPartition) -> Path:
     return checkpoint / f"{partition}.offsets"
 
 
-def merged(runs: Iterable[Run]) -> list[Run]:
+def merged(runs: Iterable[OffsetRun]) -> list[OffsetRun]:
     """The same map, contiguous runs joined."""
-    joined: list[Run] = []
+    joined: list[OffsetRun] = []
     for run in runs:
         last = joined[-1] if joined else None
         if last is not None and (last.source_end, last.target_end) == (run.source, run.target):
-            joined[-1] = Run(last.source, last.target, last.records + run.records)
+            joined[-1] = OffsetRun(last.source, last.target, last.records + run.records)
         else:
             joined.append(run)
     return joined
 
 
-def runs_of(sources: NDArray[np.int64], targets: Iterable[tuple[int, int]], before: int) -> list[Run]:
+def runs_of(sources: NDArray[np.int64], targets: Iterable[tuple[int, int]], before: int) -> list[OffsetRun]:
     """The runs of records at the offsets `sources` that were appended as (target offset, records), in this order; at
     most about MAX_RUNS, the last always among them.
 
     before: a target offset that precedes them all; used where a target offset is -1, unknown."""
     gaps = np.flatnonzero(np.diff(sources) != 1) + 1
-    runs: list[Run] = []
+    runs: list[OffsetRun] = []
     first = 0
     for target, records in targets:
         stop = first + records
         cuts = [first, *gaps[np.searchsorted(gaps, first, "right") : np.searchsorted(gaps, stop)].tolist(), stop]
         for start, end in pairwise(cuts):
             source = int(sources[start])
-            known = Run(source, target + start - first, end - start)
-            runs.append(known if target >= 0 else Run(source, before, 0))
+            known = OffsetRun(source, target + start - first, end - start)
+            runs.append(known if target >= 0 else OffsetRun(source, before, 0))
         first = stop
     if len(runs) <= MAX_RUNS:
         return runs

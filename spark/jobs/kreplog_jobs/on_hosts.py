@@ -46,7 +46,7 @@ Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
 
-class Run(Protocol):
+class RunOnHosts(Protocol):
     """The results of `function`, in the order of the requests."""
 
     def __call__(self, function: Callable[[Q], R], requests: Sequence[Q]) -> list[R]: ...
@@ -62,7 +62,7 @@ class _Outcome(NamedTuple):
 
 
 def run_in_driver(function: Callable[[Q], R], requests: Sequence[Q]) -> list[R]:
-    """A Run of directories that this host has."""
+    """A RunOnHosts of directories that this host has."""
     return [function(request) for request in requests]
 
 

@@ -19,7 +19,7 @@ from kreplog._native.crc32c import crc32c
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from kreplog_jobs import audit, audit_plan, audit_replicas
-from kreplog_jobs.on_hosts import LogDirectory, Run
+from kreplog_jobs.on_hosts import LogDirectory, RunOnHosts
 from tests.integration.clusters import admin_of, eventually, kill, running
 
 pytestmark = pytest.mark.spark
@@ -274,7 +274,7 @@ def test_a_range_that_retention_deletes_after_it_was_compared(
             log.append_many([b"x" if broker == 1 else b"y"] * 10, timestamps_ms=[1] * 10)
     right = audit.judge
 
-    def late(run: Run, results: Any) -> Any:
+    def late(run: RunOnHosts, results: Any) -> Any:
         with kreplog.Log.open(tmp_path / "broker-1" / "data" / "t-0") as log:
             log.delete_records_before(10)
         return right(run, results)

@@ -11,7 +11,7 @@ import pytest
 
 from kreplog.errors import OffsetOutOfRangeError, StorageError, UsageError
 from kreplog.types import TopicPartition
-from kreplog_jobs.offset_map import MAX_RUNS, OffsetMap, Run, map_path, merged, runs_of
+from kreplog_jobs.offset_map import MAX_RUNS, OffsetMap, OffsetRun, map_path, merged, runs_of
 
 PARTITION = TopicPartition("t", 0)
 
@@ -20,7 +20,7 @@ def offsets(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(numbers, np.int64)
 
 
-def written(folder: Path, *appends: tuple[Sequence[Run], int]) -> OffsetMap:
+def written(folder: Path, *appends: tuple[Sequence[OffsetRun], int]) -> OffsetMap:
     with OffsetMap.locked(folder, PARTITION) as found:
         if not found.exists:
             found.create("a", "b")
@@ -32,12 +32,12 @@ def written(folder: Path, *appends: tuple[Sequence[Run], int]) -> OffsetMap:
 
 def test_runs_end_at_gaps_and_where_others_have_appended() -> None:
     sources = offsets(5, 6, 9, 10, 11, 20)
-    assert runs_of(sources, [(100, 6)], 100) == [Run(5, 100, 2), Run(9, 102, 3), Run(20, 105, 1)]
+    assert runs_of(sources, [(100, 6)], 100) == [OffsetRun(5, 100, 2), OffsetRun(9, 102, 3), OffsetRun(20, 105, 1)]
     assert runs_of(sources, [(100, 4), (200, 2)], 100) == [
-        *(Run(5, 100, 2), Run(9, 102, 2), Run(11, 200, 1), Run(20, 201, 1)),
+        *(OffsetRun(5, 100, 2), OffsetRun(9, 102, 2), OffsetRun(11, 200, 1), OffsetRun(20, 201, 1)),
     ]
     assert runs_of(sources, [(-1, 3), (300, 3)], 77) == [
-        *(Run(5, 77, 0), Run(9, 77, 0), Run(10, 300, 2), Run(20, 302, 1)),
+        *(OffsetRun(5, 77, 0), OffsetRun(9, 77, 0), OffsetRun(10, 300, 2), OffsetRun(20, 302, 1)),
     ]
 
 
@@ -63,7 +63,12 @@ def test_more_gaps_than_are_recorded_never_translate_to_a_later_record(tmp_path:
 
 
 def test_a_file_that_is_cut_anywhere_has_all_that_was_committed_before(tmp_path: Path) -> None:
-    written(tmp_path, ([Run(0, 0, 10)], 10), ([Run(12, 10, 5), Run(20, 15, 2)], 30), ([Run(30, 17, 1)], 31))
+    written(
+        tmp_path,
+        ([OffsetRun(0, 0, 10)], 10),
+        ([OffsetRun(12, 10, 5), OffsetRun(20, 15, 2)], 30),
+        ([OffsetRun(30, 17, 1)], 31),
+    )
     content = map_path(tmp_path, PARTITION).read_bytes()
     header = content.index(b"\n") + 1
     seen = set()
@@ -73,15 +78,15 @@ def test_a_file_that_is_cut_anywhere_has_all_that_was_committed_before(tmp_path:
             seen.add(found.position)
             whole = (found.position, list(found.runs))
             found.resolve(None)
-            found.append([Run(1000, 500, 1)])
+            found.append([OffsetRun(1000, 500, 1)])
             found.commit(1001)
         again = OffsetMap(map_path(tmp_path, PARTITION))
-        assert (again.position, again.runs) == (1001, [*merged(whole[1]), Run(1000, 500, 1)])
+        assert (again.position, again.runs) == (1001, [*merged(whole[1]), OffsetRun(1000, 500, 1)])
     assert seen == {None, 10, 30}
 
 
 def test_contiguous_runs_are_joined_in_the_file(tmp_path: Path) -> None:
-    written(tmp_path, *(([Run(number * 10, number * 10, 10)], number * 10 + 10) for number in range(100)))
+    written(tmp_path, *(([OffsetRun(number * 10, number * 10, 10)], number * 10 + 10) for number in range(100)))
     assert len(map_path(tmp_path, PARTITION).read_text().splitlines()) == 201
     with OffsetMap.locked(tmp_path, PARTITION) as found:
         found.resolve(None)
@@ -90,7 +95,7 @@ def test_contiguous_runs_are_joined_in_the_file(tmp_path: Path) -> None:
 
 def test_damage_is_named_and_two_writers_are_refused(tmp_path: Path) -> None:
     path = map_path(tmp_path, PARTITION)
-    written(tmp_path, ([Run(0, 0, 10)], 10), ([Run(10, 10, 5)], 15))
+    written(tmp_path, ([OffsetRun(0, 0, 10)], 10), ([OffsetRun(10, 10, 5)], 15))
     path.write_text(path.read_text().replace("committed 10\n", "committed x\n"))
     with pytest.raises(StorageError, match="damaged at line 3"):
         OffsetMap(path)
@@ -108,7 +113,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         found.create("a", "b")
         found._file = os.open("/dev/full", os.O_WRONLY)
         with pytest.raises(StorageError, match=r"t-0.*cannot be written: No space left on device"):
-            found.append([Run(0, 0, 1)])
+            found.append([OffsetRun(0, 0, 1)])
         assert found.pending == []
         found._file = None
-    assert written(tmp_path, ([Run(0, 5, 2)], 2)).translate(1) == 6
+    assert written(tmp_path, ([OffsetRun(0, 5, 2)], 2)).translate(1) == 6
