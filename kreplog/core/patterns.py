@@ -23,6 +23,6 @@ def whole_text_matcher(pattern: str) -> Callable[[str], object] | None:
 
 
 def matching(pattern: str, names: Iterable[str]) -> frozenset[str] | None:
-    """Those of `names` that match as a whole; None for no regular expression, as for whole_text_matcher."""
+    """The names that match as a whole; None if `pattern` is no regular expression, as for whole_text_matcher."""
     matches = whole_text_matcher(pattern)
     return None if matches is None else frozenset(filter(matches, names))
