@@ -63,7 +63,7 @@ SHARED_MODULES = {
 FIELDS_FIRST = re.compile(r"\w+(, \w+)*: ")
 """How a docstring begins that lists the fields of a class before it says what the class is."""
 
-FRAGMENT = re.compile(r"(Of|Those|See the module)\b")
+FRAGMENT = re.compile(r"(Of|Those)\b")
 """How a docstring begins that does not name its subject, so that no search finds it. Docstrings of tests may."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
