@@ -677,13 +677,11 @@ def test_a_lower_min_isr_commits_delayed_produces_and_a_higher_one_fails_them() 
     assert answers(shell)[0].error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_catching_up_and_reassigned_replicas() -> None:
-    """The sources' CUR and RAR: assigned and not in sync; assigned once the reassignment is done."""
+def test_reassigned_replicas_are_those_assigned_once_the_reassignment_is_done() -> None:
     shell = leader(isr=(1, 2))
     state = LeaderAndIsr(1, 2, (1, 2), (), 1, 1)
     partition_state = PartitionState(TP, "id", state, (3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
     shell.response_to(LeaderAndIsrRequest(9, 1, 1, (partition_state,)))
-    assert shell.partition.catching_up == (3, 4)
     assert shell.partition.reassigned_replicas == (3, 4)
 
 
