@@ -309,9 +309,10 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: how long the first generation of a group waits for more members.
     group_max_size: maximum of members of a group.
     group_consumer_heartbeat_interval_ms: the interval of the heartbeats of members whose coordinator assigns the
-        partitions. group_consumer_min_heartbeat_interval_ms, group_consumer_max_heartbeat_interval_ms: its bounds.
-    group_consumer_session_timeout_ms: how long such a member may be silent. group_consumer_min_session_timeout_ms,
-        group_consumer_max_session_timeout_ms: its bounds.
+        partitions.
+    group_consumer_min_heartbeat_interval_ms, group_consumer_max_heartbeat_interval_ms: bounds of that interval.
+    group_consumer_session_timeout_ms: how long such a member may be silent.
+    group_consumer_min_session_timeout_ms, group_consumer_max_session_timeout_ms: bounds of that time.
     group_consumer_max_size: maximum of members of such a group.
     group_consumer_assignors: the assignors that they may choose, the default first.
     offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
