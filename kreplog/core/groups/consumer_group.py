@@ -90,7 +90,8 @@ class ConsumerGroup:
     epoch: of the members and what they are subscribed to, 0 before the first. metadata_hash: of the subscribed topics
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
-    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression.
+    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
+    resolved_version.
     topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id. size:
     the memory that it takes, about; charged: that it is charged.
     """
@@ -106,6 +107,7 @@ class ConsumerGroup:
         self.current: dict[str, CurrentAssignment] = {}
         self.owners: dict[Partition, str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.resolved_version = -1
         self.topics = SubscribedTopics()
         self.writes = GroupWrites()
         self.sessions: dict[str, Deadline] = {}

@@ -30,10 +30,12 @@ from kreplog.core.consumer_group_messages import (
     DescribedConsumerGroup,
     DescribedTopic,
     MemberState,
+    ResolvedRegex,
+    ResolvedRegexRecord,
     TargetAssignmentRecord,
     TargetEpochRecord,
 )
-from kreplog.core.effects import Reply, Steps
+from kreplog.core.effects import Reply, Steps, WallClock
 from kreplog.core.group_messages import GroupRecord
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
@@ -50,6 +52,7 @@ from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
 from kreplog.core.groups.totals import GroupTotals
+from kreplog.core.patterns import matching, whole_text_matcher
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode, check
 
@@ -87,7 +90,8 @@ class ConsumerMembership:
         if request.member_epoch < JOIN_EPOCH:
             response = self._leave(consumer, request, now_ms)
         else:
-            response = self._follow(shard, group, request, now_ms)
+            wall_ms: int = yield WallClock()
+            response = self._follow(shard, group, request, now_ms, wall_ms)
         consumer.writes.answer(reply_to, lambda error: _refused(error) if error else response)
         yield from self._settle(shard, group)
 
@@ -118,8 +122,9 @@ class ConsumerMembership:
             return _refused(
                 ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {request.server_assignor} is none of {offered}"
             )
-        if request.subscribed_regex:
-            return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, "regular expressions are not supported")
+        if request.subscribed_regex and whole_text_matcher(request.subscribed_regex) is None:
+            text = f"SubscribedTopicRegex {request.subscribed_regex} is no regular expression of RE2's syntax"
+            return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
         return None
 
     @property
@@ -202,7 +207,7 @@ class ConsumerMembership:
     # Members that join or stay
 
     def _follow(
-        self, shard: GroupShard, group: Group, request: ConsumerGroupHeartbeatRequest, now_ms: int
+        self, shard: GroupShard, group: Group, request: ConsumerGroupHeartbeatRequest, now_ms: int, wall_ms: int
     ) -> ConsumerGroupHeartbeatResponse:
         consumer = _consumer(group)
         member_id = self._identify(consumer, request)
@@ -216,7 +221,8 @@ class ConsumerMembership:
                 return refusal
         if member != known:
             self._change(consumer, ConsumerMemberRecord(group.group_id, member_id, member))
-        resubscribed = known is None or known.subscribed_topics != member.subscribed_topics
+        resubscribed = known is None or _subscription(known) != _subscription(member)
+        self._resolve(consumer, now_ms, wall_ms)
         self._refresh(consumer, now_ms)
         if resubscribed or self._topics_have_changed(consumer, now_ms):
             self._begin_epoch(consumer)
@@ -261,6 +267,26 @@ class ConsumerMembership:
 
     def _refresh(self, consumer: ConsumerGroup, now_ms: int) -> None:
         consumer.topics.refresh(consumer.subscribed_topics(), self._cluster, now_ms)
+
+    def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int) -> None:
+        """Match the expressions of the members, those that are new and, when topics have come or gone, the others. A
+        topic that has matched does so still, and is dropped once it is known to be gone."""
+        members = consumer.members.values()
+        wanted = {member.subscribed_regex for member in members if member.subscribed_regex is not None}
+        for regex in [regex for regex in consumer.regexes if regex not in wanted]:
+            self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
+        version = self._cluster.topics_version
+        if version == consumer.resolved_version and wanted <= consumer.regexes.keys():
+            return
+        consumer.resolved_version = version
+        for regex in sorted(wanted):
+            former = () if regex not in consumer.regexes else consumer.regexes[regex].topics
+            found = set(matching(regex, self._cluster.topics()) or ())
+            found.update(former if not consumer.topics.is_certain(now_ms) else consumer.topics.known.keys() & former)
+            topics = tuple(sorted(found))
+            if regex not in consumer.regexes or topics != former:
+                resolved = ResolvedRegex(topics, version, wall_ms)
+                self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
 
     def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:
         return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash() != consumer.metadata_hash
@@ -460,6 +486,10 @@ def _stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatReque
         member.rebalance_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
         request.server_assignor or member.server_assignor,
     )
+
+
+def _subscription(member: ConsumerMemberMetadata) -> tuple[tuple[str, ...], str | None]:
+    return member.subscribed_topics, member.subscribed_regex
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -300,6 +300,58 @@ class TestTopics:
         assert a.numbers == [0, 1] and a.epoch == 2
 
 
+class TestExpressions:
+    def test_a_member_reads_all_topics_that_match_as_a_whole(self, shell: GroupShell) -> None:
+        shell.cluster.create("topic-2", 1)
+        shell.cluster.create("a-topic", 1)
+        a = member(shell, "a", subscribed_topics=None, subscribed_regex="topic.*")
+        assert len(a.owned) == 5
+        shell.cluster.create("topic-3", 2)
+        a.send()
+        assert len(a.owned) == 7 and a.epoch == 2
+
+    def test_names_and_expression_count_both(self, shell: GroupShell) -> None:
+        shell.cluster.create("other", 1)
+        a = member(shell, "a", "topic", subscribed_regex="oth.r")
+        assert len(a.owned) == 5
+        a.send(subscribed_regex="", owned=to_assignment(a.owned))
+        a.acknowledge()
+        assert len(a.owned) == 4
+        assert shell.group is not None and shell.group.consumer is not None and not shell.group.consumer.regexes
+
+    @pytest.mark.parametrize("regex", ["(", "a{1001}", "(?=a)", r"(a)\1"])
+    def test_what_re2_has_not_is_refused(self, shell: GroupShell, regex: str) -> None:
+        assert member(shell, "a", subscribed_regex=regex).error is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    def test_a_topic_that_is_missing_for_a_moment_matches_still(self, shell: GroupShell) -> None:
+        a = member(shell, "a", subscribed_topics=None, subscribed_regex="top.*")
+        known = {name: state for name, state in shell.cluster.partitions.items() if name.topic == "topic"}
+        shell.cluster.delete(*known)
+        shell.start()
+        shell.lead()
+        for _ in range(2):
+            a.send()
+            assert (a.epoch, len(a.owned)) == (1, 4)
+            shell.cluster.restore(known)
+            shell.pass_time(LOSS_MS)
+            a.send()
+            assert (a.epoch, len(a.owned)) == (1, 4)
+            shell.cluster.delete(*known)
+        a.send()
+        shell.pass_time(LOSS_MS)
+        settle(a)
+        assert a.numbers == []
+
+    def test_a_later_coordinator_has_the_expressions(self, shell: GroupShell) -> None:
+        a = member(shell, "a", subscribed_topics=None, subscribed_regex="top.*")
+        before = described(shell)
+        shell.start()
+        shell.lead()
+        assert described(shell) == before
+        a.acknowledge()
+        assert a.epoch == 1
+
+
 class TestFailover:
     def test_a_later_coordinator_has_all(self, shell: GroupShell) -> None:
         a, b = member(shell, "a", instance_id="one"), member(shell, "b")
