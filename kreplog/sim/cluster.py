@@ -29,11 +29,11 @@ from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.checks.producer_id_checker import ProducerIdChecker
-from kreplog.sim.clients import group_client, transaction_client, workload
+from kreplog.sim.clients import consumer_group_client, group_client, transaction_client, workload
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
 from kreplog.sim.clients.session_consumer import session_consumer
-from kreplog.sim.faults import OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
+from kreplog.sim.faults import EXTRA_TOPIC, OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.machines.disk import Disks, Loss
@@ -71,7 +71,7 @@ class _Checkers(Checkers):
     """Checkers that add each violation to the trace when they find it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster.disks, cluster.history, cluster.replica_of)
+        super().__init__(cluster.disks, cluster.history, cluster.replica_of, cluster.leader_of)
         self._trace = cluster.trace
 
     def violate(self, kind: str, text: str, model: PartitionModel | None, offset: int = -1) -> None:
@@ -362,6 +362,8 @@ class Cluster:
             context = self._client_context(f"member-{index}")
             member = group_client.member(context, group_client.GroupTopic(partitions[OFFSETS_TOPIC]))
             self._start_client(context, member)
+        if self.plan.subscribers:
+            self._start_subscribers(partitions[OFFSETS_TOPIC])
         if self.plan.writers:
             self._start_transactions(partitions)
         for name, client_of in (
@@ -372,6 +374,24 @@ class Cluster:
         for topic in WANTED if self.plan.creates_topics else ():
             context = self._client_context(topic)
             self._start_client(context, topic_user(context))
+
+    def _start_subscribers(self, partitions: int) -> None:
+        topics = (
+            *(topic.name for topic in self.plan.topics if topic.name not in OWN_TOPICS),
+            EXTRA_TOPIC,
+            OFFSETS_TOPIC,
+        )
+        settled = workload.Switch()
+        members = []
+        for index in range(1, self.plan.subscribers + 1):
+            context = self._client_context(f"subscriber-{index}")
+            member = consumer_group_client.GroupConsumer(
+                context, partitions, topics, settled, calm=self.plan.seed % 3 == 0
+            )
+            members.append(member)
+            self._start_client(context, member.run())
+        context = self._client_context("observer")
+        self._start_client(context, consumer_group_client.observer(context, members, settled))
 
     def _start_transactions(self, partitions: Mapping[str, int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""

@@ -79,13 +79,21 @@ GROUPS = GroupConfig(
     group_initial_rebalance_delay_ms=50,
     offsets_commit_timeout_ms=500,
     offsets_retention_check_interval_ms=3000,
+    group_consumer_heartbeat_interval_ms=200,
+    group_consumer_session_timeout_ms=1200,
 )
-"""How brokers coordinate the group."""
+"""How brokers coordinate the groups."""
 
 GROUP_SHARE = 0.18
 """The share of the seeds that have a group."""
 
 GROUP_PARTITIONS = 2
+
+SUBSCRIBER_SHARE = 0.1
+"""The share of the seeds that have a group whose coordinator assigns the partitions."""
+
+EXTRA_TOPIC = "x0"
+"""The first topic that operators create during a run."""
 
 TRANSACTED_TOPIC = "transacted"
 """The topic that transactions write to, and no other client."""
@@ -147,7 +155,8 @@ class SimulationPlan:
     starved: brokers whose control requests are always late. fence_late_ms: how long after the end of its session a
     broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
     once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
-    group; 0 in most seeds, which then have no topic for its offsets. writers: processes that write transactions; the
+    group; 0 in most seeds, which then have no topic for its offsets. subscribers: members of a group whose coordinator
+    assigns the partitions; the same. writers: processes that write transactions; the
     same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all disks. replicas_per_part: replicas
     that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
@@ -175,6 +184,7 @@ class SimulationPlan:
     actions: tuple[Action, ...]
     all_flush: bool = False
     members: int = 0
+    subscribers: int = 0
     groups: GroupConfig = GROUPS
     writers: int = 0
     transactions: TransactionConfig = TRANSACTIONS
@@ -261,7 +271,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         actions += _draw_apart(Random(f"kreplog-internal-topics-{seed}"), plan, "grow_internal", len(actions))
     if plan.allocates_producer_ids and "store_loss" in kinds:
         actions += _draw_apart(Random(f"kreplog-producer-ids-{seed}"), plan, "store_loss", len(actions))
-    return _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
+    plan = _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
+    return _with_subscribers(plan, power)
 
 
 def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
@@ -291,6 +302,19 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
     return replace(
         plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4), last_epoch=_last_epoch(plan.seed)
     )
+
+
+def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
+    """The plan with a group in some seeds whose coordinator assigns; drawn apart too, under a name as that of the
+    transactions."""
+    random = Random(f"kreplog-consumers-43-{plan.seed}")
+    if random.random() >= SUBSCRIBER_SHARE:
+        return plan
+    topics = plan.topics
+    if all(topic.name != OFFSETS_TOPIC for topic in topics):
+        flushes = power and random.random() < 0.5
+        topics = (*topics, _internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
+    return replace(plan, topics=topics, subscribers=random.randint(2, 4))
 
 
 def _last_epoch(seed: int) -> int:

@@ -200,6 +200,42 @@ class OffsetFetched(GroupEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerGroupEvent(Event):
+    """An action or observation of a member of a group whose coordinator assigns. partition: of the group's log."""
+
+    client: str
+    member_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsOwned(ConsumerGroupEvent):
+    """A member owns these partitions, and no others, until its session ends or it says otherwise. broker: that has
+    answered. owned: topic ids and numbers. until_ms: the end of its session."""
+
+    broker: int
+    owned: tuple[str, ...]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFenced(ConsumerGroupEvent):
+    """A member is refused by a broker, and owns nothing any more. error: its name."""
+
+    broker: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCommitted(ConsumerGroupEvent):
+    """The response to a commit in an epoch. latest: that the member had when it sent the commit, -1 if it was that
+    member no longer. error: its name."""
+
+    latest: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionEvent(Event):
     """An action or observation of a client of transactions. partition: of the log of its transactional id, and of the
     records that a reader got."""

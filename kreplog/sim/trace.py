@@ -387,6 +387,12 @@ def describe_history(event: h.Event) -> str:
             return f"commits {text} for partition {number} in generation {generation}"
         case h.OffsetCommitted(text=text, error=error):
             return f"gets for its commit {text}: {error or 'no response'}"
+        case h.PartitionsOwned(member_id=name, epoch=epoch, owned=owned, until_ms=until, broker=broker):
+            return f"owns {list(owned)} as {name}, epoch {epoch}, until {until} ms, by broker {broker}"
+        case h.MemberFenced(member_id=name, epoch=epoch, error=error, broker=broker):
+            return f"is refused as {name}, epoch {epoch}, by broker {broker}: {error}"
+        case h.EpochCommitted(member_id=name, epoch=epoch, error=error):
+            return f"gets for its commit as {name}, epoch {epoch}: {error}"
         case h.ProducerBegun(transactional_id=name, producer_id=producer, producer_epoch=epoch):
             return f"is the producer of {name}: {producer}, epoch {epoch}"
         case h.TransactionRecordSent(target=partition, value=value):

@@ -54,7 +54,7 @@ class GroupWrites:
         def written(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
             self._is_writing = False
             if error is not ErrorCode.NONE:
-                self.unwritten = records | self.unwritten
+                self._keep(records)
             group.is_stored = group.is_stored or base_offset >= 0
             for reply_to, response in waiting:
                 yield Reply(reply_to, response(error))
@@ -62,6 +62,10 @@ class GroupWrites:
                 yield from self.flush(log, shard, group)
 
         yield from log.append(shard, group, tuple(records.values()), written)
+
+    def _keep(self, records: dict[Hashable, LogRecord]) -> None:
+        """An append has failed: its records, but for later ones of their keys, are written with the next."""
+        self.unwritten = records | self.unwritten
 
     def drop(self) -> None:
         """What is unwritten need not be written any more."""

@@ -55,6 +55,9 @@ FEW_BYTES = 20_000
 GROUP_BYTES = 12_000
 """Memory limit for groups in the same seeds; half of it is for what lasts between requests."""
 
+CONSUMER_GROUP_BYTES = 60_000
+"""What a group whose coordinator assigns has in addition to that."""
+
 FETCH_SLACK_MS = 700
 """Time beyond max_wait after which the connection of a fetch is closed."""
 
@@ -129,6 +132,8 @@ class BrokerProcess:
         few_sessions = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
         group_bytes = 2 * GROUP_BYTES if cluster.plan.writers else GROUP_BYTES  # their group is one more
+        if cluster.plan.subscribers:
+            group_bytes += CONSUMER_GROUP_BYTES
         self.group_memory = MemoryAccount(group_bytes if few_sessions else NO_LIMIT)
         strays = [(topic_id, partition.partition) for partition, topic_id in self.disk.strays_since()]
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, strays, memory)

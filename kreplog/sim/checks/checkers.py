@@ -67,6 +67,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.sim.checks.config_history import TopicConfigHistory
+from kreplog.sim.checks.consumer_group_checker import ConsumerGroupChecker
 from kreplog.sim.checks.group_checker import GroupChecker
 from kreplog.sim.checks.legal_transitions import is_legal
 from kreplog.sim.checks.memory_checker import MemoryChecker
@@ -74,6 +75,7 @@ from kreplog.sim.checks.stray_checker import StrayChecker
 from kreplog.sim.checks.transaction_checker import TransactionChecker
 from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import (
+    ConsumerGroupEvent,
     DeletionDone,
     DeletionRequested,
     Event,
@@ -102,11 +104,16 @@ _DELETION = "its deletion was requested"
 class Checkers:
     """Observes disks, clients, store and brokers of one run; each method says when the simulator calls it.
 
-    replica_of(broker, partition): the partition in the broker's running process, None where it has none.
+    replica_of(broker, partition): the partition in the broker's running process, None where it has none. leader_of: the
+    leader of a partition in the store.
     """
 
     def __init__(
-        self, disks: Disks, history: History, replica_of: Callable[[int, TopicPartition], Partition | None]
+        self,
+        disks: Disks,
+        history: History,
+        replica_of: Callable[[int, TopicPartition], Partition | None],
+        leader_of: Callable[[TopicPartition], int] = lambda partition: NO_LEADER,
     ) -> None:
         self.violations: list[Violation] = []
         self.models: dict[tuple[TopicPartition, str], PartitionModel] = {}
@@ -128,6 +135,7 @@ class Checkers:
         self.memory = MemoryChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated)
+        self.consumer_groups = ConsumerGroupChecker(self._consumer_group_violated, leader_of)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
         history.listener = self.observe
@@ -147,6 +155,7 @@ class Checkers:
         return {
             **self._counts,
             **self.groups.counts,
+            **self.consumer_groups.counts,
             **self.transactions.counts,
             "committed": sum(len(model.values) for model in self.models.values()),
             "excused": sum(bool(model.excused) and model.excused != _DELETION for model in self.models.values()),
@@ -155,6 +164,10 @@ class Checkers:
     def _group_violated(self, kind: str, text: str, event: Event) -> None:
         topic_id = self._topic_ids.get(event.partition.topic)
         self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
+
+    def _consumer_group_violated(self, kind: str, text: str, partition: TopicPartition) -> None:
+        topic_id = self._topic_ids.get(partition.topic)
+        self.violate(kind, text, None if topic_id is None else self.model(partition, topic_id))
 
     def _transaction_violated(self, kind: str, text: str) -> None:
         """What the logs of a coordinator have lost may have been a decision."""
@@ -577,6 +590,9 @@ class Checkers:
         """Called by the history for every event."""
         if isinstance(event, GroupEvent):
             self.groups.observe(event, len(self.history.events) - 1)
+            return
+        if isinstance(event, ConsumerGroupEvent):
+            self.consumer_groups.observe(event)
             return
         if isinstance(event, TransactionEvent):
             self.transactions.observe(event)

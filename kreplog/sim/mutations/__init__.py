@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from kreplog.errors import UsageError
 from kreplog.sim.mutations import (
     broker_cores,
+    consumer_group_decisions,
     controller,
     exhaustion,
     failure_detection,
@@ -37,6 +38,7 @@ _MODULES = (
     producer_id_blocks,
     requests_of_clients,
     group_coordination,
+    consumer_group_decisions,
     transaction_decisions,
 )
 _MUTATIONS: dict[str, Mutation] = {mutation.name: mutation for module in _MODULES for mutation in module.MUTATIONS}

@@ -25,7 +25,16 @@ from tests.sim.checked_world import BROKERS, ID, TP, World
 
 def test_a_sound_history_passes(world: World) -> None:
     assert world.judged() == []
-    counts = {"acked": 2, "read": 2, "committed": 2, "excused": 0, "generations": 0, "offsets": 0, "transactions": 0}
+    counts = {
+        "acked": 2,
+        "read": 2,
+        "committed": 2,
+        "excused": 0,
+        "generations": 0,
+        "ownerships": 0,
+        "offsets": 0,
+        "transactions": 0,
+    }
     assert world.checkers.stats() == counts
     assert [event["event"] for event in world.history.as_json()] == [
         "Ok",

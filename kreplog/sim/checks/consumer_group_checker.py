@@ -1,0 +1,78 @@
+"""The promises of groups whose coordinator assigns the partitions, checked from what their members believe:
+
+two owners     two members own a partition at the same time, each within its session
+epoch lost     a member is fenced, or unknown, within its session: its epoch, which was acknowledged, is forgotten
+stale commit   a commit is acknowledged to a member in an epoch before its own, or that is a member no longer
+
+What a broker answers that no longer leads the group's partition does not lengthen a session: it cannot know that it has
+been replaced, and learns that within the session time-out of brokers, which is shorter than that of members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kreplog.errors import ErrorCode
+from kreplog.sim.history import ConsumerGroupEvent, EpochCommitted, MemberFenced, PartitionsOwned
+from kreplog.types import TopicPartition
+
+_FORGOTTEN = {ErrorCode.FENCED_MEMBER_EPOCH.name, ErrorCode.UNKNOWN_MEMBER_ID.name}
+
+
+class _Belief(NamedTuple):
+    """What a member owns, until when."""
+
+    member_id: str
+    owned: frozenset[str]
+    until_ms: int
+
+
+class ConsumerGroupChecker:
+    """Observes the members of such a group in one run. violate: called with the kind of a violation, its text, and the
+    partition of the group's log. leader_of: the leader of a partition in the store."""
+
+    def __init__(
+        self, violate: Callable[[str, str, TopicPartition], None], leader_of: Callable[[TopicPartition], int]
+    ) -> None:
+        self._violate = violate
+        self._leader_of = leader_of
+        self._beliefs: dict[str, _Belief] = {}
+        self.counts = {"ownerships": 0}
+
+    def observe(self, event: ConsumerGroupEvent) -> None:
+        match event:
+            case PartitionsOwned():
+                self._owned(event)
+            case MemberFenced():
+                self._fenced(event)
+            case EpochCommitted(error=ErrorCode.NONE.name) if event.epoch != event.latest:
+                text = f"{event.client} got a commit acknowledged as {event.member_id} in epoch {event.epoch}"
+                now = "is that member no longer" if event.latest < 0 else f"was in epoch {event.latest} already"
+                self._violate("stale commit", f"{text}, and {now}", event.partition)
+            case _:
+                pass
+
+    def _owned(self, event: PartitionsOwned) -> None:
+        before = self._beliefs.get(event.client)
+        until_ms = event.until_ms
+        if event.broker != self._leader_of(event.partition):
+            same = before is not None and before.member_id == event.member_id
+            until_ms = before.until_ms if before is not None and same else 0
+        belief = self._beliefs[event.client] = _Belief(event.member_id, frozenset(event.owned), until_ms)
+        if belief.owned and (before is None or before.owned != belief.owned):
+            self.counts["ownerships"] += 1
+        for client, other in self._beliefs.items():
+            both = other.owned & belief.owned
+            if client != event.client and both and event.at_ms < min(other.until_ms, until_ms):
+                text = f"{client} and {event.client} both own {', '.join(sorted(both))}"
+                self._violate("two owners", text, event.partition)
+
+    def _fenced(self, event: MemberFenced) -> None:
+        belief = self._beliefs.pop(event.client, None)
+        if belief is None or belief.member_id != event.member_id or event.epoch <= 0:
+            return
+        leads = event.broker == self._leader_of(event.partition)
+        if leads and event.error in _FORGOTTEN and event.at_ms < belief.until_ms:
+            text = f"{event.client} is refused as {event.member_id} in epoch {event.epoch}: {event.error}"
+            self._violate("epoch lost", text, event.partition)

@@ -1,0 +1,82 @@
+"""Mutations of groups whose coordinator assigns the partitions: revocation, sessions, epochs, what is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kreplog.core.effects import Reply, Steps
+from kreplog.core.groups import reconciliation
+from kreplog.core.groups.consumer_group import ConsumerGroup
+from kreplog.core.groups.consumer_membership import ConsumerMembership
+from kreplog.core.groups.group_writes import GroupWrites
+from kreplog.errors import ErrorCode
+from kreplog.sim.mutations.mutation import MutationGroup, Patch
+
+MUTATIONS = MutationGroup()
+
+
+@MUTATIONS.add("assigned-before-revoked")
+def _assigned_before_revoked() -> list[Patch]:
+    """A partition is assigned although another member owns it, or has yet to revoke it."""
+    return [(ConsumerMembership, "_is_free", lambda self, consumer, member_id, partition: True)]
+
+
+@MUTATIONS.add("revocation-not-acknowledged")
+def _revocation_not_acknowledged() -> list[Patch]:
+    """A member counts as having revoked its partitions at its next heartbeat, whatever it owns."""
+    return [(reconciliation, "has_revoked", lambda current, owned: True)]
+
+
+@MUTATIONS.add("silent-consumers-stay")
+def _silent_consumers_stay() -> list[Patch]:
+    """The session of a member does not end: what a member owned that has failed stays its own."""
+
+    def never(self: ConsumerMembership, shard: Any, group: Any, member_id: str, now_ms: int) -> Steps[None]:
+        return
+        yield
+
+    return [(ConsumerMembership, "_session_expired", never)]
+
+
+@MUTATIONS.add("stale-member-epoch-commits")
+def _stale_member_epoch_commits() -> list[Patch]:
+    """A member commits offsets in an earlier epoch than its own."""
+    return [(ConsumerGroup, "_is_stale", lambda self, member_id, member_epoch: False)]
+
+
+@MUTATIONS.add("heartbeats-answered-before-stored")
+def _heartbeats_answered_before_stored() -> list[Patch]:
+    """A member gets its epoch and assignment before they are committed: the next coordinator may not have them."""
+    flush = GroupWrites.flush
+
+    def at_once(self: GroupWrites, *others: Any) -> Steps[None]:
+        waiting, self._waiting = self._waiting, []
+        for reply_to, response in waiting:
+            yield Reply(reply_to, response(ErrorCode.NONE))
+        yield from flush(self, *others)
+
+    return [(GroupWrites, "flush", at_once)]
+
+
+@MUTATIONS.add("changes-of-topics-ignored")
+def _changes_of_topics_ignored() -> list[Patch]:
+    """New partitions, and topics that are created, are assigned to nobody until a member joins or leaves."""
+    return [(ConsumerMembership, "_topics_have_changed", lambda self, consumer, now_ms: False)]
+
+
+@MUTATIONS.add("loaded-consumers-stay")
+def _loaded_consumers_stay() -> list[Patch]:
+    """A new coordinator does not begin the sessions of the members that it has loaded."""
+    return [(ConsumerMembership, "loaded", lambda self, shard, now_ms: None)]
+
+
+@MUTATIONS.add("live-static-member-replaced")
+def _live_static_member_replaced() -> list[Patch]:
+    """A static member takes over from one of its instance id that has not left."""
+    return [(ConsumerGroup, "has_left", lambda self, member_id: True)]
+
+
+@MUTATIONS.add("failed-group-write-forgotten")
+def _failed_group_write_forgotten() -> list[Patch]:
+    """What a failed append had is not written again, and counts as stored."""
+    return [(GroupWrites, "_keep", lambda self, records: None)]
