@@ -138,13 +138,17 @@ def test_members_stay_through_a_failover(quick: LocalCluster) -> None:
         for _ in range(3):
             victim = coordinator_of(quick, "failover")
             kill(quick, victim)
-            assert coordinator_of(quick, "failover") != victim
+            _wait_for_other_coordinator(quick, "failover", victim)
             produce(bootstrap, topic, [b"x"] * 8, 4)
             quick.start()
         eventually(lambda: (first.values + second.values).count(b"x") >= 24, "the records do not come")
         assert {member.member_id: member.assignment for member in (first, second)} == members
         assert epochs_of(bootstrap, "failover") == described
         assert sorted(int(value) for value in first.values + second.values if value != b"x") == list(range(20))
+
+
+def _wait_for_other_coordinator(cluster: LocalCluster, group: str, victim: int) -> None:
+    eventually(lambda: coordinator_of(cluster, group) != victim, "no other broker coordinates the group")
 
 
 def epochs_of(bootstrap: str, group: str) -> Any:

@@ -11,10 +11,13 @@ import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import FAST, admin_of, eventually, running
-from tests.interop.jvm import CONSOLE_CONSUMER, DUMP, NEWEST, Kafka, skipped_where_unavailable
+from tests.interop.jvm import CONSOLE_CONSUMER, NEWEST, Kafka, skipped_where_unavailable
 from tests.interop.test_groups import COUNT, GROUPS
 
 pytestmark = pytest.mark.interop
+
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+"""The tool's place since Kafka 4.0."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_the_tool_describes_a_group_with_members(newest: Kafka, cluster: LocalCl
             output = groups(newest, cluster, "--describe", "--group", "described", "--members", "--verbose")
             # group, member, host, client, number of partitions, epoch, partitions, target epoch, target
             rows = columns(output, "described")
-            return len(rows) == 2 and {row[4] for row in rows} == {"1", "2"} and all(row[7] == row[9] for row in rows)
+            return sorted(row[4] for row in rows) == ["1", "2"] and all(row[5:7] == row[7:9] for row in rows)
 
         eventually(has_followed, lambda: f"{output}\n{log.read_text()}", 90)
         state = groups(newest, cluster, "--describe", "--group", "described", "--state")
@@ -118,4 +121,4 @@ def test_the_dump_tool_reads_the_records(newest: Kafka, cluster: LocalCluster) -
     (segment,) = (cluster.home(0) / "data" / "__consumer_offsets-0").glob("*.log")
     output = newest.run(DUMP, "--offsets-decoder", "--files", str(segment))
     for kind in (3, 5, 6, 7, 8):
-        assert re.search(rf'"type":"?{kind}"?,"data":{{"groupId":"dumped"', output), output
+        assert re.search(rf'"type":"{kind}","data":{{"groupId":"dumped"', output), output
