@@ -115,14 +115,15 @@ def describe_group(cluster: ClusterConnections, group: str, deadline: float) -> 
 
 
 def _describe_consumer_group(cluster: ClusterConnections, group: str, deadline: float) -> GroupDescription | None:
-    """None where the group is none of the consumer protocol, or brokers do not know that."""
+    """None where the group is none of the consumer protocol, or brokers do not know that: those of Kafka 3.7 to 3.9
+    offer the API, and refuse it unless the protocol is enabled."""
     try:
         response, coordinator = call_coordinator(
             cluster,
             group,
             ApiKey.CONSUMER_GROUP_DESCRIBE,
             deadline,
-            lambda response: _refused_description(group, response),
+            lambda response: _refused_description(group, response, ErrorCode.UNSUPPORTED_VERSION),
             group_ids=[group],
             include_authorized_operations=False,
         )
@@ -197,12 +198,13 @@ def _describe_classic_group(cluster: ClusterConnections, group: str, deadline: f
     )
 
 
-def _refused_description(group: str, response: Any) -> Refusal | None:
+def _refused_description(group: str, response: Any, *harmless: ErrorCode) -> Refusal | None:
     if [described.group_id for described in response.groups] != [group]:
         raise PeerProtocolError(f"group {group}: its coordinator describes other groups")
     code = generic.error_of(response.groups[0].error_code)
-    harmless = code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-    return None if harmless else (code, "the coordinator does not describe it")
+    if code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, *harmless):
+        return None
+    return code, "the coordinator does not describe it"
 
 
 def committed_offsets(

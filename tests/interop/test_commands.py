@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from tests.clients.members import Member
 from tests.commands.conftest import Kreplog, kreplog
-from tests.interop.jvm import Broker
+from tests.integration.clusters import eventually
+from tests.interop.jvm import NEWEST, Broker
 
 __all__ = ["kreplog"]
 
@@ -57,10 +61,30 @@ def test_a_group_from_its_first_commit_to_its_end(either: Broker, kreplog: Krepl
     consume = ("consume", "grouped", "--group", "shared", "--from-beginning", "-n")
     assert run(*consume, 3) == "0\n1\n2\n"
     assert described()[1] == (3, 2)
-    assert "shared  Empty  consumer\n" in run("group", "list", "--state", "Empty")
+    assert "shared  Empty  classic  consumer\n" in run("group", "list", "--state", "Empty")
     run("group", "reset-offsets", "shared", "--topic", "grouped:1", "--shift-by", -2, "--execute")
     assert described()[1] == (1, 4)
     assert run(*consume, 4) == "1\n2\n3\n4\n"
     run("group", "delete", "shared")
     assert "shared" not in run("group", "list").split()
     assert kreplog("group", "describe", "shared", "--bootstrap", either.bootstrap).code == 1
+
+
+@pytest.mark.parametrize("either", [NEWEST], indirect=True)
+def test_a_group_whose_coordinator_assigns(either: Broker, kreplog: Kreplog) -> None:
+    """KIP-848."""
+
+    def run(*words: object) -> str:
+        done = kreplog(*words, "--bootstrap", either.bootstrap)
+        assert done.code == 0, done.err
+        return done.out.decode()
+
+    run("topic", "create", "assigned", "-p", 2)
+    with Member(either.bootstrap, "consumers", "assigned") as member:
+        eventually(lambda: len(member.assignment) == 2, "the only member does not get all")
+        facts = json.loads(run("group", "describe", "consumers", "--json"))
+        assert (facts["type"], facts["state"], facts["protocol"]) == ("consumer", "Stable", "uniform")
+        (described,) = facts["members"]
+        assert described["partitions"] == described["target"] == ["assigned-0", "assigned-1"]
+        assert described["epoch"] == facts["epoch"] == facts["assignment_epoch"]
+        assert "consumers  Stable  consumer  consumer\n" in run("group", "list", "--type", "consumer")
