@@ -7,7 +7,8 @@ has caught up (group_writes.py).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from enum import StrEnum
 
 from kreplog.core.consumer_group_messages import (
@@ -91,7 +92,7 @@ class ConsumerGroup:
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
     member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
-    resolved_version.
+    resolved_version. assigned_ms: when the target was last computed here.
     topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id. size:
     the memory that it takes, about; charged: that it is charged.
     """
@@ -108,6 +109,10 @@ class ConsumerGroup:
         self.owners: dict[Partition, str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.resolved_version = -1
+        self._readers: Counter[str] = Counter()
+        self._expressions: Counter[str] = Counter()
+        self._subscribed: frozenset[str] | None = None
+        self.assigned_ms: int | None = None
         self.topics = SubscribedTopics()
         self.writes = GroupWrites()
         self.sessions: dict[str, Deadline] = {}
@@ -140,11 +145,20 @@ class ConsumerGroup:
         """The names of the topics that a member reads, some of them twice, or none that exist."""
         metadata = self.members[member_id]
         yield from metadata.subscribed_topics
-        if metadata.subscribed_regex is not None and metadata.subscribed_regex in self.regexes:
-            yield from self.regexes[metadata.subscribed_regex].topics
+        if metadata.subscribed_regex is not None:
+            yield from _topics_of(self.regexes.get(metadata.subscribed_regex))
 
     def subscribed_topics(self) -> frozenset[str]:
-        return frozenset(topic for member_id in self.members for topic in self.subscription_of(member_id))
+        """The same object until a member, or an expression, has other topics."""
+        if self._subscribed is None:
+            matched = (topic for regex in self.expressions for topic in _topics_of(self.regexes.get(regex)))
+            self._subscribed = frozenset((*self._readers, *matched))
+        return self._subscribed
+
+    @property
+    def expressions(self) -> Collection[str]:
+        """The expressions that members are subscribed to."""
+        return self._expressions.keys()
 
     def refusal(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Why a member may not commit or read offsets: UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH in another epoch than
@@ -182,9 +196,12 @@ class ConsumerGroup:
                 if resolved is not None:
                     self.regexes[regex] = resolved
                 self.size += _regex_size(regex, resolved) - _regex_size(regex, before)
+                self._subscribed = None
 
     def _apply_member(self, member_id: str, member: ConsumerMemberMetadata | None) -> None:
         before = self.members.get(member_id)
+        self._count(before, -1)
+        self._count(member, 1)
         if before is not None:
             self.size -= member_size(member_id, before)
             if before.instance_id is not None and self.static.get(before.instance_id) == member_id:
@@ -200,6 +217,13 @@ class ConsumerGroup:
         self.size += member_size(member_id, member)
         if member.instance_id is not None:
             self.static[member.instance_id] = member_id
+
+    def _count(self, member: ConsumerMemberMetadata | None, change: int) -> None:
+        """Count a member's subscription in or out."""
+        if member is not None:
+            _add(self._readers, member.subscribed_topics, change)
+            _add(self._expressions, () if member.subscribed_regex is None else (member.subscribed_regex,), change)
+            self._subscribed = None
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         before = self.current.pop(member_id, NEW)
@@ -226,6 +250,17 @@ class ConsumerGroup:
         yield CurrentAssignmentRecord(self.group_id, member_id, None)
         yield TargetAssignmentRecord(self.group_id, member_id, None)
         yield ConsumerMemberRecord(self.group_id, member_id, None)
+
+
+def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
+    for name in names:
+        counts[name] += change
+        if not counts[name]:
+            del counts[name]
+
+
+def _topics_of(resolved: ResolvedRegex | None) -> tuple[str, ...]:
+    return () if resolved is None else resolved.topics
 
 
 def _held(current: CurrentAssignment) -> Iterator[Partition]:

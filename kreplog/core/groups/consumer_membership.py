@@ -56,6 +56,12 @@ from kreplog.core.patterns import matching, whole_text_matcher
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode, check
 
+LARGE = 2000
+"""Members and partitions of a group above which its target assignment is not computed at once."""
+
+LARGE_INTERVAL_MS = 1000
+"""Minimum time between two target assignments of such a group. Source: KIP-1263, with a fixed value."""
+
 _NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
 
 
@@ -228,6 +234,7 @@ class ConsumerMembership:
             self._begin_epoch(consumer)
         if consumer.epoch > consumer.target_epoch and self._may_assign(consumer, now_ms):
             self._assign(consumer)
+            consumer.assigned_ms = now_ms
         before = consumer.assignment_of(member_id)
         current = before
         if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
@@ -271,12 +278,10 @@ class ConsumerMembership:
     def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int) -> None:
         """Match the expressions of the members, those that are new and, when topics have come or gone, the others. A
         topic that has matched does so still, and is dropped once it is known to be gone."""
-        members = consumer.members.values()
-        wanted = {member.subscribed_regex for member in members if member.subscribed_regex is not None}
+        wanted, version = consumer.expressions, self._cluster.topics_version
         for regex in [regex for regex in consumer.regexes if regex not in wanted]:
             self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
-        version = self._cluster.topics_version
-        if version == consumer.resolved_version and wanted <= consumer.regexes.keys():
+        if version == consumer.resolved_version and len(wanted) == len(consumer.regexes):
             return
         consumer.resolved_version = version
         for regex in sorted(wanted):
@@ -289,16 +294,22 @@ class ConsumerMembership:
                 self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
 
     def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:
-        return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash() != consumer.metadata_hash
+        return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash != consumer.metadata_hash
 
     def _begin_epoch(self, consumer: ConsumerGroup) -> None:
         self._totals.consumer_rebalances += 1
-        value = ConsumerGroupMetadata(consumer.epoch + 1, consumer.topics.metadata_hash())
+        value = ConsumerGroupMetadata(consumer.epoch + 1, consumer.topics.metadata_hash)
         self._change(consumer, ConsumerGroupRecord(consumer.group_id, value))
 
     def _may_assign(self, consumer: ConsumerGroup, now_ms: int) -> bool:
-        """Not while topics may be missing from the metadata: their partitions would be taken from the members."""
-        return consumer.topics.is_certain(now_ms) or consumer.target_epoch == 0
+        """Not while topics may be missing from the metadata: their partitions would be taken from the members. Nor soon
+        after the last time in a large group, to which members join one by one: each time takes the event loop a tenth
+        of a second and more."""
+        if consumer.target_epoch == 0:
+            return True
+        size = len(consumer.members) + sum(topic.partitions for topic in consumer.topics.known.values())
+        waits = size > LARGE and consumer.assigned_ms is not None and now_ms < consumer.assigned_ms + LARGE_INTERVAL_MS
+        return consumer.topics.is_certain(now_ms) and not waits
 
     def _assign(self, consumer: ConsumerGroup) -> None:
         """Compute the target assignment of the present epoch."""

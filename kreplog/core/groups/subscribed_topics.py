@@ -44,10 +44,11 @@ class SubscribedTopic(NamedTuple):
 
 
 class SubscribedTopics:
-    """See the module. known: by name."""
+    """See the module. known: by name. metadata_hash: of those, 64 bits, signed; 0 for none."""
 
     def __init__(self) -> None:
         self.known: dict[str, SubscribedTopic] = {}
+        self.metadata_hash = 0
         self._certain_ms = 0
         self._lost_until_ms: int | None = None
         self._seen: tuple[int, Collection[str]] | None = None
@@ -73,18 +74,18 @@ class SubscribedTopics:
             found |= lost
         else:
             self._lost_until_ms = None
-        self.known = found
-
-    def metadata_hash(self) -> int:
-        """64 bits, signed; 0 for no topics."""
-        if not self.known:
-            return 0
-        text = "\n".join(f"{name} {topic.topic_id} {topic.partitions}" for name, topic in sorted(self.known.items()))
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+        self.known, self.metadata_hash = found, _hash(found)
 
     def counts(self) -> dict[str, int]:
         """Partitions by topic id."""
         return {topic.topic_id: topic.partitions for topic in self.known.values()}
+
+
+def _hash(topics: Mapping[str, SubscribedTopic]) -> int:
+    if not topics:
+        return 0
+    text = "\n".join(f"{name} {topic.topic_id} {topic.partitions}" for name, topic in sorted(topics.items()))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def topic_of(name: str, cluster: ClusterTopics) -> SubscribedTopic | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -25,6 +26,7 @@ from kreplog.core.group_messages import (
     OffsetFetchRequest,
     partition_of_group,
 )
+from kreplog.core.groups import consumer_membership
 from kreplog.core.groups.consumer_group import to_assignment
 from kreplog.core.groups.subscribed_topics import LOSS_MS
 from kreplog.errors import ErrorCode
@@ -450,6 +452,49 @@ class TestProtocols:
         shell.start()
         shell.lead()
         assert shell.group_ids() == [] and shell.core.charged == 0
+
+
+def calls_of_a_heartbeat(shell: GroupShell, consumer: Consumer) -> int:
+    """Calls of functions, also of compiled ones, that a heartbeat without changes takes."""
+    count = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    consumer.send()
+    sys.setprofile(counted)
+    try:
+        consumer.send()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_heartbeat_without_changes_costs_the_same_in_any_group() -> None:
+    counts = []
+    for members, topics in ((2, 1), (30, 1), (2, 30), (30, 30)):
+        shell = consumer_shell()
+        names = [f"t{number}" for number in range(topics)]
+        for name in names:
+            shell.cluster.create(name, 3)
+        consumers = [member(shell, f"m{number}", *names, subscribed_regex="t.*") for number in range(members)]
+        settle(*consumers, rounds=3)
+        counts.append(calls_of_a_heartbeat(shell, consumers[0]))
+    assert len(set(counts)) == 1
+
+
+def test_a_large_group_is_assigned_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_membership, "LARGE", 6)
+    shell = consumer_shell()
+    a, b = member(shell, "a"), member(shell, "b")
+    assert described(shell).assignment_epoch == 2
+    c = member(shell, "c")
+    assert (c.error, c.epoch, c.numbers) == (ErrorCode.NONE, 2, [])
+    assert (described(shell).group_epoch, described(shell).assignment_epoch) == (3, 2)
+    shell.pass_time(consumer_membership.LARGE_INTERVAL_MS)
+    settle(a, b, c)
+    assert sorted(a.numbers + b.numbers + c.numbers) == [0, 1, 2, 3] and c.numbers
 
 
 def test_memory_is_charged_for_what_there_is() -> None:
