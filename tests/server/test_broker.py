@@ -34,6 +34,7 @@ from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
+from kreplog.server.storage.producer_memory import PRODUCERS
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch, generic, produce, transactions
 from kreplog.wire.frames import RequestHeader
@@ -164,6 +165,32 @@ def test_a_broker_writes_its_checkpoints_while_it_runs(tmp_path: Path, batch: by
                     await asyncio.sleep(0.01)  # the file says it, and no event
 
     with_broker(tmp_path, work, log_flush_offset_checkpoint_interval_ms=10)
+
+
+def test_a_broker_deletes_expired_segments_while_it_runs(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        for _ in range(3):
+            (produced,) = (await client.produce(build([b"x" * 1000]))).partitions  # a segment each
+            assert produced.error is ErrorCode.NONE
+        async with asyncio.timeout(20):
+            while (await client.fetch()).partitions[0].error is ErrorCode.NONE:
+                await asyncio.sleep(0.01)  # a client learns it from its next fetch alone
+
+    limits = {"log_segment_bytes": 1100, "log_retention_bytes": 1000, "log_retention_check_interval_ms": 10}
+    with_broker(tmp_path, work, **limits)
+
+
+def test_a_broker_forgets_idle_producers_while_it_runs(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        await client.produce(build([b"x"], producer_id=1, producer_epoch=0, base_sequence=0))
+        assert client.broker.memory.held[PRODUCERS] > 0
+        async with asyncio.timeout(20):
+            while client.broker.memory.held[PRODUCERS] > 0:
+                await asyncio.sleep(0.01)  # no event says that they are forgotten
+
+    with_broker(tmp_path, work, producer_id_expiration_ms=500, producer_id_expiration_check_interval_ms=10)
 
 
 def test_a_broker_registers_as_unclean_until_the_controller_has_handled_it(tmp_path: Path) -> None:
