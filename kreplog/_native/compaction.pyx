@@ -24,6 +24,7 @@ import os
 import time
 from array import array
 
+from kreplog._native.files import error_of, status_of
 from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
 from kreplog.types import CompactionBacklog, CompactionReport
 
@@ -385,8 +386,7 @@ cdef class Compaction:
             self.write_out(cleaned)
             cleaned.complete()
             cleaned.sync()
-            modified = os.stat(segment.path).st_mtime_ns
-            os.utime(made[0], ns=(modified, modified))  # by it Kafka deletes what has no timestamps
+            _give_modification_time(segment.path, made[0])
             return swap(log, self.cut_count, group, cleaned)
         except FileNotFoundError:  # it was deleted
             return False
@@ -479,3 +479,14 @@ cdef class Compaction:
             self.first_dirty, end, self.filter.keys.count, self.filter.dropped, before,
             sum([segment.byte_size() for segment in left]), len(self.segments), len(left),
         )
+
+
+def _give_modification_time(str source, str target):
+    """Raises FileNotFoundError, StorageError."""
+    modified = status_of(source).st_mtime_ns
+    try:
+        os.utime(target, ns=(modified, modified))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise error_of("cannot change the time of", target, error) from error

@@ -30,7 +30,7 @@ from kreplog._native.truncation cimport check_descriptors
 import logging
 import os
 
-from kreplog._native.files import error_of
+from kreplog._native.files import error_of, names_in
 
 _logger = logging.getLogger("kreplog")
 
@@ -169,7 +169,7 @@ def settle_swaps(str directory not None):
     """Before the segments of a directory are listed: complete swaps that were broken off, and drop what was not whole.
 
     Raises StorageError."""
-    names = os.listdir(directory)
+    names = names_in(directory)
     try:
         for name in sorted(names):
             if name.endswith(".log.swap") and name[:20].isdigit() and len(name) == 29:

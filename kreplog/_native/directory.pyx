@@ -24,7 +24,7 @@ import os
 from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.compression import compress
-from kreplog._native.files import make_directory
+from kreplog._native.files import error_of, make_directory
 from kreplog._native.shown_lock import OWNER_LOCK, topic_lock_path
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
@@ -50,6 +50,10 @@ cdef extern from *:
     """
     int kreplog_leads_to(const char* path, int fd) noexcept nogil
     bint kreplog_is_missing(const char* path) noexcept nogil
+
+
+cdef enum:
+    ATTEMPTS = 1000  # to lock the file that is at a path, which another may delete as often
 
 
 cdef int adopt(SegmentedLog log, object config) except -1:
@@ -137,9 +141,7 @@ def _lock(SegmentedLog log):
     # An owner has its logs in its own data directory; where a link leads is not.
     cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.managed else 0))
     parent = os.path.dirname(log.path)
-    try:
-        fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _is_lock_taken(log.path, directory, fcntl.LOCK_EX):
         _refuse(log, _holder(log.path))
     if log.in_topic:
         directory.unlock()  # whoever takes it from now on meets the topic's lock
@@ -178,10 +180,17 @@ cdef bint _is_free(str path) except -1:
         file = open_file(path, O_RDONLY)
     except FileNotFoundError:
         return True
+    return _is_lock_taken(path, file, fcntl.LOCK_SH)
+
+
+cdef bint _is_lock_taken(str path, FileHandle file, int operation) except -1:
+    """False where another has the file locked. Raises StorageError, as on a file system without locks."""
     try:
-        fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(file.fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError as error:
+        raise error_of("cannot lock", path, error) from error
     return True
 
 
@@ -239,17 +248,15 @@ cdef class TopicLock:
 
     cdef bint _lock(self) except -1:
         """Lock the file that is at the path now; False where another has it locked."""
-        cdef bint locked = True
-        while True:
+        cdef bint locked
+        cdef int _attempt
+        for _attempt in range(ATTEMPTS):
             if self.file is None:
                 try:
                     self.file = open_file(self.path, O_RDWR | O_CREAT)
                 except FileNotFoundError:
                     raise storage_error("cannot open", self.path, ENOENT) from None
-            try:
-                fcntl.flock(self.file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                locked = False
+            locked = _is_lock_taken(self.path, self.file, fcntl.LOCK_EX)
             try:
                 if leads_to(self.path, self.file.fd):
                     return locked
@@ -258,7 +265,7 @@ cdef class TopicLock:
                 raise
             self._unlock()
             self.file = None
-            locked = True
+        raise_elusive(self.path)
 
     cdef int _refuse(self, str holder) except -1:
         raise LogLockedError(
@@ -322,8 +329,9 @@ cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
     """Our share of the lock that a Kafka broker needs alone; None in a directory that is no broker's. name: of what is
     opened, for the error."""
     cdef FileHandle file
+    cdef int _attempt
     path = os.path.join(parent, ".lock")
-    while True:
+    for _attempt in range(ATTEMPTS):
         flags = O_RDONLY | O_CREAT if is_brokers_directory(parent) else O_RDONLY
         if flags == O_RDONLY and _is_missing(path):
             return None
@@ -340,6 +348,14 @@ cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
             )
         if leads_to(path, file.fd):  # a broker deletes it when it stops
             return file
+    raise_elusive(path)
+
+
+cdef int raise_elusive(str path) except -1:
+    raise StorageError(
+        f"cannot lock {path}: each time it is another file when it has been opened; end what replaces it, or, where "
+        "its file system does not say which file is which, move the folder to a local one", path=path,
+    )
 
 
 def is_brokers_directory(str directory):

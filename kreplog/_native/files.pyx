@@ -150,6 +150,24 @@ cdef object storage_error(str action, str path, int number):
     return StorageError(message, path=path)
 
 
+def names_in(str directory not None):
+    """What os.listdir returns. Raises StorageError."""
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise error_of("cannot list", directory, error) from error
+
+
+def status_of(str path not None):
+    """What os.stat returns. Raises FileNotFoundError, which callers expect of what may be deleted, and StorageError."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise error_of("cannot look at", path, error) from error
+
+
 def error_of(str action not None, str path not None, error):
     """As a StorageError, the OSError of a call that has changed nothing."""
     return storage_error(action, path, error.errno or 0)

@@ -41,9 +41,11 @@ from kreplog.errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
+    LogFailedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     ResourceExhaustedError,
+    StorageError,
     UsageError,
 )
 
@@ -479,8 +481,10 @@ cdef class SegmentedLog(WritableLog):
 
         The checkpoints of a managed log, or one in a topic, are written by its owner, once for thousands of logs.
 
-        Raises LogFailedError if the records could not be made durable; the log is closed nevertheless.
+        Raises LogFailedError if the records could not be made durable, now or after an earlier failure; the log is
+        closed nevertheless. Not of a managed log that has failed before: its owner knows.
         """
+        cdef str failure = self.failure
         if self.closed:
             return
         if self.read_only:
@@ -512,6 +516,13 @@ cdef class SegmentedLog(WritableLog):
                 self.release_locks()
                 self.unlock()
                 gate_leave(&self.sync_gate)
+        if failure is not None and not self.managed and isinstance(self.cause, StorageError):  # else interrupted
+            if self.position.recovery_point < self.position.leo:
+                raise LogFailedError(
+                    f"{self.name}: the records from offset {self.position.recovery_point} on were not made durable "
+                    f"since an earlier failure ({failure}); the log is closed: mend the cause, then reopen it",
+                    partition=self.name, path=self.path, offset=self.position.recovery_point,
+                ) from self.cause
 
     cdef void release_locks(self) noexcept:
         for file in (self.writer_lock, self.broker_lock):

@@ -28,7 +28,7 @@ import logging
 import os
 import re
 
-from kreplog._native.files import error_of
+from kreplog._native.files import error_of, names_in
 from kreplog.errors import (
     CoordinatorFencedError,
     CorruptCheckpointError,
@@ -480,11 +480,8 @@ cdef str _path(str directory, int64_t offset):
 
 cdef list _snapshots(str directory):
     """The offsets that there are snapshots for, in no order."""
-    try:
-        names = os.listdir(directory)
-    except OSError as error:
-        raise error_of("cannot list", directory, error) from error
-    return [int(match[1]) for match in map(_file_name.fullmatch, names) if match and int(match[1]) <= INT64_MAX]
+    found = map(_file_name.fullmatch, names_in(directory))
+    return [int(match[1]) for match in found if match and int(match[1]) <= INT64_MAX]
 
 
 cdef object _delete(str path):

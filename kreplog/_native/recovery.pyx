@@ -40,7 +40,7 @@ import uuid
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.compaction_swap import settle_swaps
 from kreplog._native.directory import is_brokers_directory, require_directory
-from kreplog._native.files import error_of
+from kreplog._native.files import error_of, names_in, status_of
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
@@ -303,7 +303,7 @@ cdef class Recovery:
 
 
 cdef bint _has_aborted(SegmentedLog log) except -1:
-    return any([name.endswith(".txnindex") for name in os.listdir(log.path)])
+    return any([name.endswith(".txnindex") for name in names_in(log.path)])
 
 
 cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) except -1:
@@ -369,7 +369,7 @@ def _write_topic_id(SegmentedLog log):
         return
     topic_id = None
     parent = os.path.dirname(log.path)
-    for name in os.listdir(parent):
+    for name in names_in(parent):
         if name.rpartition("-")[0] == log.topic_partition.topic:
             try:
                 topic_id = read_topic_id(f"{parent}/{name}")
@@ -381,7 +381,7 @@ def _write_topic_id(SegmentedLog log):
 
 
 def _remove_leftovers(SegmentedLog log):
-    for name in os.listdir(log.path):
+    for name in names_in(log.path):
         if name.endswith(".tmp") or name.endswith(".deleted"):
             try:
                 os.unlink(os.path.join(log.path, name))
@@ -540,9 +540,9 @@ class _CheckpointWatermark:
         path = os.path.join(os.path.dirname(log.path), "replication-offset-checkpoint")
         last = log._segments[len(log._segments) - 1]
         checkpoint = _replacement_of(path)
-        status = os.stat(log.path)
+        status = status_of(log.path)
         self.require_same(log, (status.st_dev, status.st_ino), _replacement_of(os.path.join(log.path, METADATA_NAME)))
-        now = (checkpoint, status.st_mtime_ns, os.stat(last.path).st_size)
+        now = (checkpoint, status.st_mtime_ns, status_of(last.path).st_size)
         if now == self.seen:
             return
         log.relist()
@@ -585,7 +585,7 @@ class _CheckpointWatermark:
 cdef tuple _replacement_of(str path):
     """What changes when the file is replaced, even within one tick of the clock; None where there is none."""
     try:
-        status = os.stat(path)
+        status = status_of(path)
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns

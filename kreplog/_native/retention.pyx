@@ -11,8 +11,7 @@ from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
 from kreplog._native.truncation cimport check_descriptors, publish_durably
 
-import os
-
+from kreplog._native.files import status_of
 from kreplog.errors import OffsetOutOfRangeError
 
 
@@ -77,7 +76,7 @@ cdef int64_t newest_of(Segment segment) except? -1:
     segment.learn_timestamps()
     if segment.max_timestamp >= 0 and not segment.suspect:
         return segment.max_timestamp
-    return os.stat(segment.path).st_mtime_ns // 1000000
+    return status_of(segment.path).st_mtime_ns // 1000000
 
 
 cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:

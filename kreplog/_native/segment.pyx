@@ -49,7 +49,7 @@ import resource
 import sys
 from weakref import ref
 
-from kreplog._native.files import error_of, on_exhaustion
+from kreplog._native.files import error_of, on_exhaustion, status_of
 from kreplog.errors import CorruptBatchError, ResourceExhaustedError, StorageError
 
 _logger = logging.getLogger("kreplog")
@@ -204,7 +204,7 @@ cdef class Segment:
             if self.file is not None:
                 self.size = self.file.size()
             else:
-                self.size = os.stat(self.path).st_size
+                self.size = status_of(self.path).st_size
         return self.size
 
     cdef Mapping mapped(self):
@@ -385,7 +385,7 @@ cdef class Segment:
     def _fault_of(self, index):
         cdef OffsetIndex offsets
         cdef str name = os.path.basename(index.path)
-        if (self.sealed or self.writable) and os.stat(index.path).st_size % (8 if index is self.offsets else 12):
+        if (self.sealed or self.writable) and status_of(index.path).st_size % (8 if index is self.offsets else 12):
             return f"{name} is torn"
         if index is self.offsets:
             offsets = self.offsets

@@ -20,7 +20,7 @@ import struct
 import time
 
 from kreplog._native.checkpoint import EpochCache
-from kreplog._native.files import error_of
+from kreplog._native.files import names_in
 from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError
 from kreplog.types import EpochEndOffset
 
@@ -234,11 +234,7 @@ cdef class LogView:
         if self.position.generation == self.listed_generation:
             known = {(<Segment> listed).base_offset: listed for listed in self._segments}
         self.listed_generation = self.position.generation
-        try:
-            names = os.listdir(self.path)
-        except OSError as error:
-            raise error_of("cannot list", self.path, error) from error
-        for name in names:
+        for name in names_in(self.path):
             if len(name) == 24 and name.endswith(".log") and name[:20].isdigit():
                 base = int(name[:20])
                 found.append(base)
