@@ -164,6 +164,16 @@ def epochs_of(bootstrap: str, group: str) -> Any:
 
 
 @pytest.mark.long
+def test_new_topics_that_match_an_expression_are_read(quick: LocalCluster) -> None:
+    bootstrap = quick.bootstrap()
+    topic_of(quick, "matched-1", 1)
+    with Member(bootstrap, "matching", "^matched-.*") as member:
+        eventually(lambda: member.assignment == [("matched-1", 0)], "the topic is not read")
+        topic_of(quick, "matched-2", 2)
+        eventually(lambda: len(member.assignment) == 3, "the new topic is not read")
+
+
+@pytest.mark.long
 def test_a_static_member_keeps_its_partitions_over_a_restart(quick: LocalCluster) -> None:
     topic, bootstrap = topic_of(quick, "static", 4), quick.bootstrap()
     with Member(bootstrap, "static", topic, group_instance_id="one") as first:

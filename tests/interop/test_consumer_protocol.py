@@ -75,6 +75,12 @@ def test_a_console_consumer_continues_where_its_group_was(newest: Kafka, cluster
     assert sorted(first + second) == list(range(COUNT))
 
 
+def test_the_coordinator_matches_an_expression(newest: Kafka, cluster: LocalCluster) -> None:
+    arguments = (cluster.bootstrap(), "expression", "gr.*ed", str(COUNT))
+    output = newest.run(Path(__file__).with_name("PatternConsumer.java"), *arguments)
+    assert sorted(map(int, output.split())) == list(range(COUNT))
+
+
 def test_the_tool_describes_a_group_with_members(newest: Kafka, cluster: LocalCluster, tmp_path: Path) -> None:
     log = tmp_path / "consumer.log"
     consumers = [newest.start(CONSOLE_CONSUMER, *reading(cluster, "described"), log=log) for _ in range(2)]

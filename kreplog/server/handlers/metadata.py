@@ -92,28 +92,32 @@ class MetadataHandlers:
         make = partial(_topic, live, errors, self._metadata.topic_error(by_id=True), version)
         if lists_all(request, version):
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
-        names = self._topics.names
         requested: dict[Any, tuple[Any, TopicView | None]] = {}
         for topic in request.topics:
-            name = names.get(generic.topic_id(topic.topic_id)) if topic.name is None else topic.name
-            requested[topic.topic_id if topic.name is None else topic.name] = (
-                topic,
-                None if name is None else known.get(name),
-            )
+            name = self._name_of(topic)
+            view = None if name is None else known.get(name)
+            requested[topic.topic_id if _is_by_id(topic) else topic.name] = topic, view
         may_create = self._metadata.has_source and (
             version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
         )
         for topic, view in requested.values():
-            if view is None and topic.name is not None:
+            if view is None and not _is_by_id(topic):
                 errors[topic.name] = self._missing(topic.name, unknown, may_create)
         return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
         """Leaders of the partitions of a Metadata request that this broker knows."""
         views = self._topics.all
-        names = views if request.topics is None else [topic.name for topic in request.topics]
-        known = [view for name in names if (view := views.get(name)) is not None]
+        names = views if request.topics is None else map(self._name_of, request.topics)
+        known = [view for name in names if name is not None and (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
+
+    def _name_of(self, topic: Any) -> str | None:
+        """The name of a topic of a Metadata request; None for an unknown id."""
+        if _is_by_id(topic):
+            return self._topics.names.get(generic.topic_id(topic.topic_id))
+        name: str = topic.name
+        return name
 
     def topic_partitions(self, request: Any) -> Description:
         """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
@@ -278,14 +282,20 @@ def _topic(
     if view is not None:
         partitions = [_partition(number, state, live) for number, state in view.partitions.items()]
         return {**_topic_fields(view), "partitions": partitions}
-    by_id = requested.name is None
+    by_id = _is_by_id(requested)
+    name = None if by_id else requested.name
     return {
-        "error_code": unknown_id if by_id else errors[requested.name],
-        "name": requested.name if version >= 12 else requested.name or "",
+        "error_code": unknown_id if name is None else errors[name],
+        "name": name if version >= 12 else name or "",
         "topic_id": requested.topic_id if by_id else _NO_ID,
         "is_internal": False,
         "partitions": [],
     }
+
+
+def _is_by_id(topic: Any) -> bool:
+    """Whether a topic of a Metadata request is named by its id: Java's client sends an empty name beside it."""
+    return topic.name is None or bool(generic.topic_id(topic.topic_id))
 
 
 def lists_all(request: Any, version: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_partitions_move_from_member_to_member(cluster: LocalCluster) -> None:
 
 def test_a_group_is_described_and_listed_as_what_it_is(cluster: LocalCluster) -> None:
     async def steps(members: Members) -> None:
-        await members.join("a", instance_id="i", rack_id="r")
+        await members.join("a", instance_id="i", rack_id="r", subscribed_topic_regex="x.*")
         group = await members.describe()
         assert (group.group_state, group.assignor_name) == ("Stable", "uniform")
         assert group.group_epoch == group.assignment_epoch == members.epochs["a"]
@@ -138,7 +139,7 @@ def test_a_group_is_described_and_listed_as_what_it_is(cluster: LocalCluster) ->
         assert (member.member_id, member.instance_id, member.rack_id, member.client_id) == ("a", "i", "r", "kreplog")
         assert (member.member_epoch, member.member_type) == (members.epochs["a"], 1)
         assert member.client_host.strip("/") == "127.0.0.1"
-        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == ([TOPIC], None)
+        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == ([TOPIC], "x.*")
         for assignment in (member.assignment, member.target_assignment):
             (topic,) = assignment.topic_partitions
             assert (topic.topic_id, topic.topic_name, set(topic.partitions)) == (members.topic_id, TOPIC, ALL)
@@ -152,6 +153,17 @@ def test_a_group_is_described_and_listed_as_what_it_is(cluster: LocalCluster) ->
             assert listed.get(members.group) == (("consumer", "consumer") if found else None)
 
     run(cluster, "described", steps)
+
+
+def test_topics_that_match_an_expression_are_assigned(cluster: LocalCluster) -> None:
+    async def steps(members: Members) -> None:
+        for expression, found in (("assign.*", ALL), ("(?i)ASSIGNED", ALL), ("sign", set()), ("", set())):
+            member = f"of {expression}"
+            response = await members.join(member, subscribed_topic_names=[], subscribed_topic_regex=expression)
+            assert (response.error_code, members.owned[member]) == (0, found)
+            await members.heartbeat(member, -1)
+
+    run(cluster, "expressions", steps)
 
 
 def test_what_is_refused(cluster: LocalCluster) -> None:
@@ -241,3 +253,18 @@ def test_a_group_is_loaded_as_it_was(cluster: LocalCluster) -> None:
     cluster.stop()
     cluster.start()
     run(cluster, "loaded", go_on)
+
+
+def test_members_find_the_names_of_assigned_topics(cluster: LocalCluster) -> None:
+    """By Metadata with topic ids; Java's consumer sends an empty name beside each."""
+
+    async def steps(members: Members) -> None:
+        unknown = uuid.UUID(int=7)
+        for name in (None, ""):
+            topics = [{"topic_id": topic_id, "name": name} for topic_id in (members.topic_id, unknown)]
+            response = await members.client.request(ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=True)
+            found, other = response.topics
+            assert (found.error_code, found.name, len(found.partitions)) == (0, TOPIC, 4)
+            assert (other.error_code, other.name, other.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown)
+
+    run(cluster, "names", steps)
