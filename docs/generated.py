@@ -20,9 +20,10 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from kreplog.config import INHERITED, RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import config_value
-from kreplog.server import settings, topic_settings
+from kreplog.server import settings
 from kreplog.sim import mutations
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
@@ -304,7 +305,7 @@ def _topic_settings() -> str:
     rows: list[tuple[object, ...]] = []
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
-        of_broker = topic_settings.BROKER_NAMES[field]
+        of_broker = settings.NAMES_BY_TOPIC_FIELD[field]
         whose = "the cluster's" if field in INHERITED else "the broker's"
         default = f"{whose} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         like = log if own is None else config

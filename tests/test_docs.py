@@ -25,7 +25,8 @@ import kreplog
 from kreplog import errors
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.config import LogConfig
-from kreplog.server import settings, topic_settings
+from kreplog.core import topic_settings
+from kreplog.server import settings
 from tests.integration import clusters
 
 ROOT = Path(__file__).parent.parent

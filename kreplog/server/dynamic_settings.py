@@ -6,7 +6,7 @@ import logging
 
 from kreplog.core.dynamic_configs import Parse, Synonym, effective, parsed, synonyms
 from kreplog.core.messages import NO_CONFIGS, BrokerConfigs
-from kreplog.server.settings import SETTINGS, BrokerSettings, default_value, given_value, replaced
+from kreplog.server.settings import NAMES_BY_TOPIC_FIELD, SETTINGS, BrokerSettings, default_value, given_value, replaced
 
 _log = logging.getLogger("kreplog.server")
 
@@ -36,6 +36,10 @@ class DynamicSettings:
         value = (given_value(self.static, name),)
         static, default = (value, default_value(name)) if name in self.static.given else ((), value)
         return synonyms(name, self.configs, static, default, PARSERS[name])
+
+    def topic_synonyms(self, field: str) -> list[Synonym]:
+        """The same of the setting that topics have as this field of TopicConfig."""
+        return self.synonyms(NAMES_BY_TOPIC_FIELD[field])
 
     def default_synonyms(self, name: str) -> list[Synonym]:
         """The same of a dynamic setting in the cluster-wide default, where no broker's own settings count."""

@@ -482,6 +482,8 @@ OF_LOGS = {
     "log.cleaner.delete.retention.ms": "delete_retention_ms",
     "log.cleaner.dedupe.buffer.size": "dedupe_buffer_size",
 }
+NAMES_BY_TOPIC_FIELD = {field: name for name, field in (OF_LOGS | OF_TOPICS).items()}
+"""Names of the settings that topics have too, by the field of a TopicConfig."""
 
 
 def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:

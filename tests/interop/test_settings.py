@@ -11,8 +11,8 @@ pytest.importorskip("sphinx", reason="the page of settings is made by Sphinx, th
 
 from generated import KAFKA_DEFAULTS, NOT_OF_KAFKA, default_of
 
+from kreplog.core.topic_settings import NAMES, UNUSED
 from kreplog.server.settings import SETTINGS
-from kreplog.server.topic_settings import NAMES, UNUSED
 from tests.interop.jvm import Kafka
 
 INTERNAL = {"producer.id.expiration.check.interval.ms"}

@@ -25,6 +25,7 @@ from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.controller.preferred_elections import Leadership, election_error
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
+from kreplog.core.topic_settings import changed, without_own
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
     EndTxnRequest,
@@ -47,7 +48,6 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.topic_settings import changed, without_own
 from kreplog.types import NO_LEADER, BrokerRegistration, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code

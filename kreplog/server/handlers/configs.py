@@ -7,15 +7,16 @@ them, sends them to the brokers. Requests are messages of kreplog.wire.generic, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kreplog.config import NO_OWN_SETTINGS, TopicConfig
+from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
 from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
 from kreplog.core.messages import BrokerConfigs
+from kreplog.core.topic_settings import altered as altered_topic
+from kreplog.core.topic_settings import without_own
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
 from kreplog.server.handlers.admin import (
@@ -31,7 +32,6 @@ from kreplog.server.handlers.admin import (
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
-from kreplog.server.topic_settings import changed, with_gaps_of, without_own
 from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -152,16 +152,15 @@ class ConfigHandlers:
         (node,) = await self._store.get_nodes((path,))
         if node is None:
             raise _no_topic(name)
+        before = None
         try:
             before = nodes.decode_topic_config(path, node)
         except CoordinationError as error:
             if keep:
                 raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
-            before = replace(NO_OWN_SETTINGS, offset_gaps=True)
         default = without_own(self._settings.static.topic)
         try:
-            config = changed(before if keep else default, changes, default, replicas)
-            return with_gaps_of(config, before), node.stat.version
+            return altered_topic(before, changes, default, replicas, keep=keep), node.stat.version
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
 

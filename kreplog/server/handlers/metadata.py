@@ -16,6 +16,7 @@ from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache, leader_for_clients
+from kreplog.core.topic_settings import Described, described
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
@@ -26,7 +27,6 @@ from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.server.topic_settings import Described, described
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
 
@@ -211,7 +211,7 @@ class MetadataHandlers:
 
     def _topic_settings(self, view: TopicView) -> Iterator[Described]:
         config = next(iter(view.partitions.values())).config
-        return described(config, self._settings)
+        return described(config, self._settings.topic_synonyms)
 
     def _broker_settings(self) -> Iterator[Described]:
         for name in sorted(SETTINGS):

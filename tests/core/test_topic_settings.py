@@ -1,4 +1,4 @@
-"""Settings of topics: allowed values, and the descriptions of DescribeConfigs with their sources."""
+"""Settings of topics: allowed values, their alteration, and which of those that they have are their own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from kreplog.core.dynamic_configs import (
     DEFAULT,
     DELETE,
     SET,
-    STATIC,
     SUBTRACT,
     TOPIC,
     Change,
     InvalidSettingError,
+    Synonym,
 )
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
+from kreplog.core.topic_settings import NO_EFFECT, UNUSED, altered, changed, described, without_own
 from kreplog.errors import OffsetOutOfRangeError
-from kreplog.server.dynamic_settings import DynamicSettings
-from kreplog.server.settings import load
-from kreplog.server.topic_settings import NO_EFFECT, UNUSED, changed, described, with_gaps_of, without_own
 from kreplog.types import Node
 from tests.reference import Batch, Rec, encode
 
@@ -33,7 +31,11 @@ OWN = TopicConfig(min_insync_replicas=2)
 """Of a topic that inherits nothing."""
 THROTTLED = "leader.replication.throttled.replicas"
 
-GIVEN = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
+
+def built_in(field: str) -> list[Synonym]:
+    """The broker's settings: nobody has changed any."""
+    config = TopicConfig() if field in (*INHERITED, "cleanup_policy") else LogConfig()
+    return [Synonym(field, getattr(config, field), DEFAULT)]
 
 
 def test_values_are_parsed_by_type() -> None:
@@ -95,6 +97,9 @@ def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> 
         ([Change("preallocate", "yes")], "preallocate = yes: must be true or false"),
         ([Change("preallocate", "true", APPEND)], "preallocate is not a list"),
         ([Change(THROTTLED, "0")], f"{THROTTLED} = 0: must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty"),
+        ([Change(THROTTLED, "0:1,2:")], f"{THROTTLED} = 0:1,2:: must be a list such as"),
+        ([Change(THROTTLED, "0:1:2")], f"{THROTTLED} = 0:1:2: must be a list such as"),
+        ([Change(THROTTLED, "\u0660:1")], f"{THROTTLED} = \u0660:1: must be a list such as"),
         ([Change(THROTTLED, "0:1," * 30_000 + "0:1")], f"{THROTTLED} = {'0:1,' * 25}: must be a list"),
         ([Change("retention.ms", "1", SUBTRACT)], "retention.ms is not a list"),
         ([Change("retention.ms", "1", 9)], "retention.ms is not a list"),
@@ -118,7 +123,7 @@ def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     assert dict(config.unused) == {"preallocate": "true", "file.delete.delay.ms": "1000", THROTTLED: "*"}
     path = "/config/topics/t"
     assert decode_topic_config(path, Node(encode_topic_config(config), cast(Any, None))) == config
-    found = {setting.name: setting for setting in described(config, DynamicSettings(load(GIVEN, None, {})))}
+    found = {setting.name: setting for setting in described(config, built_in)}
     assert [(found[name].value, found[name].source) for name in ("preallocate", "file.delete.delay.ms", THROTTLED)] == [
         (True, TOPIC),
         (1000, TOPIC),
@@ -159,17 +164,33 @@ def test_cleanup_policies() -> None:
 
 
 def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
-    compacting = TopicConfig(cleanup_policy="compact")
-    once = with_gaps_of(TopicConfig(), compacting)
+    compacting, none = TopicConfig(cleanup_policy="compact"), NO_OWN_SETTINGS
+    once = altered(compacting, [Change("cleanup.policy", "delete")], none, 1, keep=True)
     assert once.offset_gaps and not once.compacts and once.log_config(LogConfig()).offset_gaps
-    assert with_gaps_of(TopicConfig(), once).offset_gaps
-    assert with_gaps_of(compacting, TopicConfig()) == compacting
+    assert altered(once, [], none, 1, keep=True).offset_gaps
+    assert altered(once, [], none, 1, keep=False).offset_gaps
+    compacts_next = altered(TopicConfig(), [Change("cleanup.policy", "compact")], none, 1, keep=True)
+    assert compacts_next.compacts and not compacts_next.offset_gaps
     path = "/config/topics/t"
     assert decode_topic_config(path, Node(encode_topic_config(once), cast(Any, None))) == once
 
 
+def test_an_alteration_keeps_what_is_not_changed_or_returns_it_to_the_default() -> None:
+    before, changes = TopicConfig(2, retention_ms=5, inherited=INHERITED[1:]), [Change("segment.bytes", "1000")]
+    assert altered(before, changes, NO_OWN_SETTINGS, 3, keep=True) == replace(before, segment_bytes=1000)
+    default = replace(NO_OWN_SETTINGS, cleanup_policy="compact")
+    assert altered(before, changes, default, 3, keep=False) == replace(default, segment_bytes=1000)
+    with pytest.raises(InvalidSettingError, match=r"min.insync.replicas = 2 with 1 replicas"):
+        altered(before, changes, NO_OWN_SETTINGS, 1, keep=True)
+
+
+def test_a_topic_whose_settings_are_unreadable_may_have_been_compacted() -> None:
+    config = altered(None, [Change("retention.ms", "5")], NO_OWN_SETTINGS, 3, keep=False)
+    assert config == replace(NO_OWN_SETTINGS, retention_ms=5, offset_gaps=True)
+
+
 def test_a_topic_keeps_the_policy_that_its_broker_gave_it() -> None:
-    broker = load(GIVEN | {"log.cleanup.policy": "compact"}, None, {}).topic
+    broker = TopicConfig(cleanup_policy="compact")
     none = without_own(broker)
     assert none == replace(NO_OWN_SETTINGS, cleanup_policy="compact")
     own = changed(none, [Change("cleanup.policy", "delete")], none, 1)
@@ -177,14 +198,15 @@ def test_a_topic_keeps_the_policy_that_its_broker_gave_it() -> None:
     assert changed(own, [Change("cleanup.policy", None, DELETE)], none, 1) == none
     assert none.with_defaults(TopicConfig()).compacts and not own.with_defaults(broker).compacts
     assert decode_topic_config("/config/topics/t", Node(encode_topic_config(none), cast(Any, None))) == none
-    found = {setting.name: setting for setting in described(own, DynamicSettings(load(GIVEN, None, {})))}
+    found = {setting.name: setting for setting in described(own, built_in)}
     assert (found["cleanup.policy"].value, found["cleanup.policy"].source) == ("delete", DEFAULT)
-    found = {setting.name: setting for setting in described(none, DynamicSettings(load(GIVEN, None, {})))}
+    found = {setting.name: setting for setting in described(none, built_in)}
     assert (found["cleanup.policy"].value, found["cleanup.policy"].source) == ("compact", TOPIC)
 
 
 def test_a_follower_of_a_topic_without_its_own_policy_refuses_a_gap(tmp_path: Path) -> None:
-    config = with_gaps_of(without_own(TopicConfig()), without_own(TopicConfig()))
+    none = without_own(TopicConfig())
+    config = altered(none, [], none, 1, keep=True)
     first, third = (encode(Batch((Rec(offset, 5, b"k", b"v"),), offset)) for offset in (0, 2))
     with Log.open(tmp_path / "t-0", config.log_config(LogConfig(replicated=True))) as log:
         log.append_as_follower(first)
@@ -193,43 +215,3 @@ def test_a_follower_of_a_topic_without_its_own_policy_refuses_a_gap(tmp_path: Pa
         log.configure(replace(config, offset_gaps=True).log_config(log.config))
         log.append_as_follower(third)
         assert log.log_end_offset == 3
-
-
-def test_described_settings_have_their_source() -> None:
-    more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
-    settings = DynamicSettings(load(GIVEN | more, None, {}))
-    config = TopicConfig(2, flush_messages=1, retention_bytes=7, inherited=("min_insync_replicas", "compression_type"))
-    found: dict[str, Any] = {setting.name: setting for setting in described(config, settings)}
-    assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [
-        (1, TOPIC),
-        (7, TOPIC),
-    ]
-    assert found["retention.bytes"].synonyms[1:] == (("log.retention.bytes", -1, DEFAULT),)
-    assert (found["retention.ms"].value, found["retention.ms"].source) == (9, STATIC)
-    assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
-    assert (found["flush.ms"].value, found["flush.ms"].source) == (2**63 - 1, TOPIC)
-    assert found["flush.messages"].synonyms[1:] == (("log.flush.interval.messages", 2**63 - 1, DEFAULT),)
-    assert found["max.message.bytes"].synonyms == (
-        ("message.max.bytes", 5000, STATIC),
-        ("message.max.bytes", 1048588, DEFAULT),
-    )
-    assert (found["segment.bytes"].value, found["segment.bytes"].source) == (1 << 30, DEFAULT)
-    assert (found["compression.type"].value, found["compression.type"].source) == ("producer", DEFAULT)
-    assert found["segment.bytes"].alterable and found["compression.type"].alterable
-    assert SET == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (2, [(2, STATIC), (1, DEFAULT)]),
-        (3, [(3, STATIC), (1, DEFAULT)]),
-        (1, [(1, DEFAULT)]),
-    ],
-)
-def test_an_inherited_setting_is_described_by_the_value_in_force(value: int, expected: list[tuple[int, int]]) -> None:
-    """The broker's own is 2; that of the controller counts."""
-    settings = DynamicSettings(load(GIVEN | {"min.insync.replicas": 2}, None, {}))
-    config = replace(NO_OWN_SETTINGS, min_insync_replicas=value)
-    (found,) = (setting for setting in described(config, settings) if setting.name == "min.insync.replicas")
-    assert [(synonym.value, synonym.source) for synonym in found.synonyms] == expected

@@ -1,13 +1,13 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
 They are checked here, whether a topic is created or altered. Names are Kafka's. Some of them, UNUSED, are stored and
-described, but have no effect: there is nothing here that they could change.
+described, but have no effect: there is nothing here that they could change. The simulator runs none of these rules: its
+topics get their settings as values.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +25,6 @@ from kreplog.core.dynamic_configs import (
     Synonym,
 )
 from kreplog.core.setting_values import config_value, value_like
-from kreplog.server.dynamic_settings import DynamicSettings
-from kreplog.server.settings import OF_LOGS, OF_TOPICS
 
 NAMES = {
     field.replace("_", "."): field
@@ -51,11 +49,6 @@ NO_EFFECT = "stored, but without effect in kreplog"
 
 MAX_LIST_CHARACTERS = 100_000
 """Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
-
-_REPLICAS = re.compile(r"\*|none|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
-
-BROKER_NAMES = {field: name for name, field in (OF_LOGS | OF_TOPICS).items()}
-"""Names of the broker's settings that topics have too, by the field of a TopicConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +98,18 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
     return config
 
 
-def with_gaps_of(config: TopicConfig, before: TopicConfig) -> TopicConfig:
-    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy."""
-    return replace(config, offset_gaps=before.offset_gaps or before.compacts)
+def altered(
+    before: TopicConfig | None, changes: Iterable[Change], default: TopicConfig, replicas: int, *, keep: bool
+) -> TopicConfig:
+    """The own settings of a topic that is altered. before: those that it had; None if they are unreadable, and to be
+    replaced. keep: those that are not changed stay, and do not return to their defaults. default, replicas: as of
+    `changed`.
+
+    Followers accept gaps of offsets if the topic was ever compacted, or may have been: what compaction has removed
+    stays so under any policy. Raises InvalidSettingError.
+    """
+    config = changed(before if keep and before is not None else default, changes, default, replicas)
+    return replace(config, offset_gaps=before is None or before.offset_gaps or before.compacts)
 
 
 def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
@@ -168,9 +170,14 @@ def _unused_value(name: str, text: str) -> bool | int | str:
     default = UNUSED[name]
     if not isinstance(default, str):
         return value_like(default, text)
-    if len(text) > MAX_LIST_CHARACTERS or not _REPLICAS.fullmatch(text):
+    if len(text) > MAX_LIST_CHARACTERS or not _is_replica_list(text):
         raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
     return text
+
+
+def _is_replica_list(text: str) -> bool:
+    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
+    return text in ("", "*", "none") or all(number.isascii() and number.isdigit() for number in numbers)
 
 
 def _in_force(value: Any, of_broker: list[Synonym]) -> list[Synonym]:
@@ -182,11 +189,12 @@ def _in_force(value: Any, of_broker: list[Synonym]) -> list[Synonym]:
     return built_in if built_in[0].value == value else [static, *built_in]
 
 
-def described(config: TopicConfig, broker: DynamicSettings) -> Iterator[Described]:
-    """The settings of a topic with `config`, those that count, on a broker with these settings."""
+def described(config: TopicConfig, broker: Callable[[str], list[Synonym]]) -> Iterator[Described]:
+    """The settings of a topic with `config`, those that count. broker: returns the values of the broker's setting that
+    corresponds to a field of TopicConfig, by precedence."""
     for name, field in NAMES.items():
         value = getattr(config, field)
-        of_broker = broker.synonyms(BROKER_NAMES[field])
+        of_broker = broker(field)
         if field in config.inherited:
             value, of_broker = None, _in_force(value, of_broker)
         elif field == "cleanup_policy" and value == of_broker[0].value:
