@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.core.controller.admin_operations import create_topic_operations
+from kreplog.core.controller.admin_operations import admin_error, create_topic_operations
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
 from kreplog.core.controller.new_partitions import assignable, topic_replicas
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
@@ -80,7 +80,7 @@ class VirtualAutomaticTopics:
             led = all(state.state.leader != NO_LEADER for state in states)
             return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE
         now_ms = self._process.now_ms
-        error = self._creation.requested(request.topic, metadata.topic_error(), request.allow_creation, now_ms)
+        error = self._creation.requested(request.topic, metadata.topic_error(), True, request.allow_creation, now_ms)
         if not self._attempted:
             self._create_next()
         return error
@@ -103,15 +103,16 @@ class VirtualAutomaticTopics:
         try:
             replicas = topic_replicas({}, plan.partitions, replication_factor, brokers)
             operations = create_topic_operations(name, topic_id, replicas, plan.config, brokers)
-        except KreplogError:
-            cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        except KreplogError as error:
+            cluster.scheduler.after(0, self._attempt_ended, name, admin_error(error))
             return
         cluster.topic_created(name, topic_id, plan.config, plan.partitions)
         process.link.multi(operations, partial(self._written, name))
 
     def _written(self, name: str, _results: Any, error: CoordinationError | None) -> None:
-        exists = error is None or isinstance(error, NodeExistsError)
-        self._attempt_ended(name, ErrorCode.NONE if exists else ErrorCode.LEADER_NOT_AVAILABLE)
+        exists = isinstance(error, NodeExistsError)
+        refused = ErrorCode.NONE if error is None else admin_error(error)
+        self._attempt_ended(name, ErrorCode.TOPIC_ALREADY_EXISTS if exists else refused)
 
     def _attempt_ended(self, name: str, error: ErrorCode) -> None:
         if not self._process.alive:

@@ -13,7 +13,14 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.assignment import check_assignment, check_replicas
 from kreplog.core.nodes import Assignment, TopicNode
-from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
+from kreplog.errors import (
+    CoordinationError,
+    ErrorCode,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    KreplogError,
+    UsageError,
+)
 from kreplog.types import Check, Create, SetData, StoreOperation, TopicPartition, check_topic
 
 
@@ -152,3 +159,8 @@ def preferred_election_operations(partitions: Iterable[TopicPartition] = ()) -> 
 def _directory(under: str, topic: str, create: bool) -> tuple[StoreOperation, ...]:
     path = f"{under}/{topic}"
     return (Create(path) if create else Check(path),)
+
+
+def admin_error(error: KreplogError) -> ErrorCode:
+    """The error code of an administrative request that has failed; a retriable one if the store has."""
+    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code

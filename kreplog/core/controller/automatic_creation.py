@@ -3,7 +3,9 @@
 A name that is not known is queued, and the client gets a retriable error until the topic has a leader. What clients may
 cause is bounded: MAX_QUEUED names wait, and requests for others find the topic unknown; after an attempt the next one
 for that topic is RETRY_MS later, and its clients get the outcome meanwhile. Topics that brokers keep for themselves,
-and illegal names, are never created. Source: Kafka's AutoTopicCreationManager.
+and illegal names, are never created, and none before there are metadata, which may have the topic (the simulator has
+its brokers try that, and fail: attempts after failures are seldom there otherwise). Source: Kafka's
+AutoTopicCreationManager.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ INTERNAL = INTERNAL_TOPICS | {"__share_group_state", "__cluster_metadata"}
 """Topics that coordinators create, with settings of their own."""
 
 
+_FOR_CLIENTS = dict.fromkeys(
+    (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT), ErrorCode.LEADER_NOT_AVAILABLE
+)
+"""The error for clients after an attempt with this outcome, where it is another one: they repeat their requests."""
+
+
 class AutomaticCreation:
     """The names that one broker is to create, in the order of their first requests.
 
@@ -39,16 +47,18 @@ class AutomaticCreation:
         self._queued: dict[str, None] = {}
         self._outcomes: dict[str, tuple[ErrorCode, int]] = {}  # the error for clients, and until when they get it
 
-    def requested(self, name: str, unknown: ErrorCode, allowed: bool, now_ms: int) -> ErrorCode:
-        """A client has requested the metadata of a topic that does not exist. Returns the error that it gets.
+    def requested(self, name: str, unknown: ErrorCode, has_metadata: bool, allowed: bool, now_ms: int) -> ErrorCode:
+        """A client has requested the metadata of a topic that this broker does not know. Returns the error that it
+        gets.
 
-        unknown: the error without automatic creation. allowed: whether the client lets the topic be created.
+        unknown: the error without automatic creation. has_metadata: whether the broker has metadata yet. allowed:
+        whether the client lets the topic be created.
         """
         try:
             check_topic(name)
         except InvalidTopicError:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if not (self.enabled and allowed) or name in INTERNAL:
+        if not (self.enabled and allowed and has_metadata) or name in INTERNAL:
             return unknown
         error, until_ms = self._outcomes.get(name, (ErrorCode.NONE, now_ms))
         if now_ms < until_ms:
@@ -63,9 +73,10 @@ class AutomaticCreation:
         return list(islice(self._queued, MAX_BATCH))
 
     def finished(self, name: str, error: ErrorCode, now_ms: int) -> None:
-        """An attempt to create a topic has ended. error: NONE if it is in the store, by this broker or another."""
+        """An attempt to create a topic has ended. error: NONE, or that of CreateTopics: TOPIC_ALREADY_EXISTS if another
+        broker was first."""
         self._queued.pop(name, None)
         self._outcomes.pop(name, None)
         while len(self._outcomes) >= MAX_QUEUED:
             del self._outcomes[next(iter(self._outcomes))]
-        self._outcomes[name] = error or ErrorCode.LEADER_NOT_AVAILABLE, now_ms + RETRY_MS
+        self._outcomes[name] = _FOR_CLIENTS.get(error, error), now_ms + RETRY_MS

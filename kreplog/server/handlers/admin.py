@@ -80,7 +80,7 @@ async def respond_to(fields: Fields, work: Awaitable[Fields]) -> Fields:
     except RefusedError as refused:
         return {**fields, "error_code": refused.code, "error_message": str(refused)}
     except KreplogError as error:
-        return {**fields, "error_code": _code_of(error), "error_message": str(error)}
+        return {**fields, "error_code": operations.admin_error(error), "error_message": str(error)}
 
 
 def first_by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], set[K]]:
@@ -153,7 +153,7 @@ class AdminHandlers:
         try:
             producer_id = await self._new_producer_id()
         except CoordinationError as error:
-            return {"error_code": _code_of(error), "producer_id": -1, "producer_epoch": -1}
+            return {"error_code": operations.admin_error(error), "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
     async def _init_transactional_id(self, request: Any) -> Fields:
@@ -226,7 +226,7 @@ class AdminHandlers:
         await self._topics.until(lambda: self._has_leaders(name, 1), timeout_s)
 
     async def create_default_topics(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults, and return the error of each: NONE for one that exists already."""
+        """Create topics with the broker's defaults, and return the error of each."""
         self._recount()
         errors: dict[str, ErrorCode] = {}
         refused: dict[str, str] = {}
@@ -236,11 +236,9 @@ class AdminHandlers:
             error = ErrorCode(result["error_code"])
             if error is ErrorCode.NONE:
                 _log.info("topic %s is created automatically", name)
-            elif error is ErrorCode.TOPIC_ALREADY_EXISTS:
-                error = ErrorCode.NONE
-            else:
+            elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 refused[name] = result["error_message"]
-            errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if error is ErrorCode.REQUEST_TIMED_OUT else error
+            errors[name] = error
         if refused:  # one line: clients repeat their requests
             name, reason = next(iter(refused.items()))
             _log.warning("%d topics are not created automatically, such as %s: %s", len(refused), name, reason)
@@ -447,7 +445,7 @@ class AdminHandlers:
             try:
                 await self._retrying(lambda: self._store.multi(operations.preferred_election_operations(needed)))
             except CoordinationError as error:
-                return {"error_code": _code_of(error), "replica_election_results": []}
+                return {"error_code": operations.admin_error(error), "replica_election_results": []}
             await self._topics.until(
                 lambda: all(self._is_preferred(partition) for partition in needed), request.timeout_ms / 1000
             )
@@ -519,8 +517,3 @@ class AdminHandlers:
             and len(view.partitions) >= partitions
             and all(partition.state.leader != NO_LEADER for partition in view.partitions.values())
         )
-
-
-def _code_of(error: KreplogError) -> int:
-    """Kafka's error code; a retriable one if the store failed."""
-    return int(ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code)

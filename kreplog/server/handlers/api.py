@@ -166,7 +166,9 @@ class Api:
             host.max_replicas,
             self._coordinate,
         )
-        self._automatic = AutomaticTopics(settings.auto_create_topics, self._admin.create_default_topics, self._start)
+        self._automatic = AutomaticTopics(
+            settings.auto_create_topics, host.manager.metadata, self._admin.create_default_topics, self._start
+        )
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
@@ -334,8 +336,8 @@ class Api:
         self._host.metadata_waits.take(live, states, _now_ms())
         self._host.topics.replaced()
 
-    def _missing_topic(self, name: str, unknown: ErrorCode, may_create: bool) -> ErrorCode:
-        return self._automatic.missing(name, unknown, may_create)
+    def _missing_topic(self, name: str, may_create: bool) -> ErrorCode:
+        return self._automatic.missing(name, may_create)
 
     async def _work(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key

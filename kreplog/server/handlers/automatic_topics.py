@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from kreplog.core.controller.automatic_creation import AutomaticCreation
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.server.clock import monotonic_ms
 
@@ -20,17 +21,20 @@ class AutomaticTopics:
     def __init__(
         self,
         enabled: bool,
+        metadata: MetadataCache,
         create: Callable[[Sequence[str]], Awaitable[Mapping[str, ErrorCode]]],
         start: Callable[[Awaitable[None]], asyncio.Task[None]],
     ) -> None:
         self._creation = AutomaticCreation(enabled)
+        self._metadata = metadata
         self._create = create
         self._start = start
         self._task: asyncio.Task[None] | None = None
 
-    def missing(self, name: str, unknown: ErrorCode, allowed: bool) -> ErrorCode:
+    def missing(self, name: str, allowed: bool) -> ErrorCode:
         """The error for a topic that does not exist, which is created if it may be: see AutomaticCreation.requested."""
-        error = self._creation.requested(name, unknown, allowed, monotonic_ms())
+        known = self._metadata
+        error = self._creation.requested(name, known.topic_error(), known.has_source, allowed, monotonic_ms())
         if self._task is None and self._creation.next_names():
             self._task = self._start(self._run())
         return error

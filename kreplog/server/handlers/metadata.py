@@ -58,7 +58,7 @@ class MetadataHandlers:
         recently_failed: RecentlyFailedBrokers,
         cluster_id: Callable[[], str | None],
         own: Callable[[], BrokerRegistration],
-        missing: Callable[[str, ErrorCode, bool], ErrorCode],
+        missing: Callable[[str, bool], ErrorCode],
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -87,7 +87,6 @@ class MetadataHandlers:
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
-        unknown = self._metadata.topic_error()
         errors: dict[str, ErrorCode] = {}
         make = partial(_topic, live, errors, self._metadata.topic_error(by_id=True), version)
         if lists_all(request, version):
@@ -97,12 +96,10 @@ class MetadataHandlers:
             name = self._name_of(topic)
             view = None if name is None else known.get(name)
             requested[topic.topic_id if _is_by_id(topic) else topic.name] = topic, view
-        may_create = self._metadata.has_source and (
-            version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
-        )
+        may_create = version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
         for topic, view in requested.values():
             if view is None and not _is_by_id(topic):
-                errors[topic.name] = self._missing(topic.name, unknown, may_create)
+                errors[topic.name] = self._missing(topic.name, may_create)
         return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
@@ -131,8 +128,7 @@ class MetadataHandlers:
             )
         names = sorted(name for name in {topic.name for topic in request.topics} or known if name >= first)
         limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS_DESCRIBED))
-        unknown = self._metadata.topic_error()
-        errors = {name: self._missing(name, unknown, False) for name in names if name not in known}
+        errors = {name: self._missing(name, False) for name in names if name not in known}
 
         def make() -> Fields:
             topics: list[Fields] = []

@@ -140,8 +140,10 @@ def _topics_created_unasked() -> list[Patch]:
     """A broker creates a topic that its client does not let be created (KIP-204)."""
     right = AutomaticCreation.requested
 
-    def requested(self: AutomaticCreation, name: str, unknown: ErrorCode, allowed: bool, now_ms: int) -> ErrorCode:
-        return right(self, name, unknown, True, now_ms)
+    def requested(
+        self: AutomaticCreation, name: str, unknown: ErrorCode, has_metadata: bool, allowed: bool, now_ms: int
+    ) -> ErrorCode:
+        return right(self, name, unknown, has_metadata, True, now_ms)
 
     return [(AutomaticCreation, "requested", requested)]
 

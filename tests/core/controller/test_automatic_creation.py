@@ -11,7 +11,24 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def requested(creation: AutomaticCreation, name: str, now_ms: int = 0, *, allowed: bool = True) -> ErrorCode:
-    return creation.requested(name, UNKNOWN, allowed, now_ms)
+    return creation.requested(name, UNKNOWN, True, allowed, now_ms)
+
+
+def test_without_metadata_a_topic_may_exist_and_is_not_created() -> None:
+    creation = AutomaticCreation(True)
+    error = creation.requested("a", ErrorCode.LEADER_NOT_AVAILABLE, False, True, 0)
+    assert (error, creation.next_names()) == (ErrorCode.LEADER_NOT_AVAILABLE, [])
+    assert requested(creation, "a") is ErrorCode.LEADER_NOT_AVAILABLE
+    assert creation.next_names() == ["a"]
+
+
+@pytest.mark.parametrize("outcome", [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
+def test_clients_wait_for_a_topic_that_exists_or_is_tried_again_when_the_store_fails(outcome: ErrorCode) -> None:
+    creation = AutomaticCreation(True)
+    requested(creation, "a")
+    creation.finished("a", outcome, 0)
+    assert requested(creation, "a", RETRY_MS - 1) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert creation.next_names() == []
 
 
 def test_an_unknown_topic_is_queued_once_and_its_clients_wait() -> None:
