@@ -2,7 +2,8 @@
 
 Connection buffers may use the whole limit: beyond it the connection that has held memory for longest is closed. State
 that remains between requests (fetch sessions, delayed fetches) may use half of it: beyond that a reservation fails, and
-the caller refuses the session or completes the fetch at once.
+the caller refuses the session or completes the fetch at once. Idempotent producers that logs remember may use a quarter
+before there are no new ones; those in a log are charged in any case, since they are needed to detect duplicates.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections import Counter
 
 NO_LIMIT = 1 << 62
+
+PRODUCERS = "producer_ids"
+"""The kind of what logs remember of idempotent producers."""
 
 
 class MemoryAccount:
@@ -24,6 +28,12 @@ class MemoryAccount:
     @property
     def exceeded(self) -> bool:
         return self.held.total() > self.limit
+
+    @property
+    def has_room_for_producers(self) -> bool:
+        """Whether a client may begin to use a new producer id. The simulator does not run this rule:
+        its logs charge no account."""
+        return self.held[PRODUCERS] < self.limit // 4
 
     def reserve(self, kind: str, size: int, *, force: bool = False) -> bool:
         """Reserve `size` bytes that remain between requests; False, with nothing reserved, if the limit forbids it.

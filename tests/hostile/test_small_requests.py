@@ -15,11 +15,11 @@ import pytest
 
 from kreplog._native.batch import build
 from kreplog.core.broker.client_requests import ALWAYS_ALLOWED
+from kreplog.core.memory import PRODUCERS as PRODUCER_IDS
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.errors import ErrorCode
 from kreplog.server.monitoring.exporter import MAX_CONNECTIONS
 from kreplog.server.storage.producer_memory import PRODUCER_BYTES
-from kreplog.server.storage.producer_memory import PRODUCERS as PRODUCER_IDS
 from kreplog.wire.versions import ApiKey
 from tests.hostile.floods import (
     Flood,

@@ -17,6 +17,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 import kreplog
 from kreplog._native.batch import build
 from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog.core.memory import PRODUCERS
 from kreplog.core.messages import (
     CONSUMER,
     FetchPartition,
@@ -34,7 +35,6 @@ from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
-from kreplog.server.storage.producer_memory import PRODUCERS
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch, generic, produce, transactions
 from kreplog.wire.frames import RequestHeader

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, AddOffsetsToTxnRequest
+from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER
 
 GROUP = 0
@@ -66,20 +67,36 @@ def internal_topics(groups: GroupConfig, transactions: TransactionConfig) -> dic
 
 
 class CoordinatorFound(NamedTuple):
-    """The coordinator of a key. broker: its id, NO_LEADER if there is none now, for the reason in `error_message`."""
+    """The coordinator of a key. broker: its id, NO_LEADER if there is none, for the reason in `error_message`."""
 
     broker: int
+    error: ErrorCode = ErrorCode.NONE
     error_message: str = ""
+
+
+def key_type_refusal(key_type: int) -> CoordinatorFound | None:
+    """The response to FindCoordinator for a type of keys that no coordinator has; None for the others. The simulator
+    does not run this rule, nor the next: its clients request coordinators alone, and know their internal topics."""
+    if key_type in (GROUP, TRANSACTION):
+        return None
+    text = "coordinators are those of groups and transactions"
+    return CoordinatorFound(NO_LEADER, ErrorCode.UNSUPPORTED_VERSION, text)
+
+
+def needs_offsets_topic(request: object) -> bool:
+    """Whether a request, other than FindCoordinator, has OFFSETS_TOPIC created if it does not exist: one of a
+    transaction that is to commit offsets, whose client sends it again."""
+    return isinstance(request, AddOffsetsToTxnRequest)
 
 
 def find_coordinator(topic: str, key: str, leaders: Mapping[int, int], live: Container[int]) -> CoordinatorFound:
     """The coordinator of a key. leaders: of the internal topic's partitions, by number. live: ids of brokers."""
     if not leaders:
-        return CoordinatorFound(NO_LEADER, f"{topic} is being created")
+        return CoordinatorFound(NO_LEADER, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} is being created")
     number = partition_of_group(key, len(leaders))
     leader = leaders.get(number, NO_LEADER)
     if leader not in live:
-        return CoordinatorFound(NO_LEADER, f"{topic}-{number} has no leader")
+        return CoordinatorFound(NO_LEADER, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic}-{number} has no leader")
     return CoordinatorFound(leader)
 
 

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from kreplog.core.events import LogFailed
-from kreplog.errors import KreplogError, LogFailedError, StorageError, is_disk_full, is_exhaustion
+from kreplog.errors import (
+    KreplogError,
+    LogFailedError,
+    ReplicaRefusedError,
+    StorageError,
+    is_disk_full,
+    is_exhaustion,
+)
 from kreplog.types import TopicPartition
 
 MIN_FREE_SHARE = 0.05
@@ -67,6 +74,20 @@ class LogDirectoryState:
         again, and a controller does not rely on them.
         """
         return not self.failed
+
+
+def checkpoint_fails_directory(error: KreplogError) -> bool:
+    """Whether a checkpoint file that cannot be written takes its log directory offline. Want of space, descriptors or
+    memory does not: the next checkpoint may succeed. The simulator does not run this rule: its disks do not refuse
+    checkpoints."""
+    return not (is_exhaustion(error) or is_disk_full(error))
+
+
+def opens_again(error: BaseException | None) -> bool:
+    """Whether a replica is opened again when it is next needed. error: with which it could not be opened, or its log
+    has refused writes since. Want of descriptors or memory may have passed; any other error is final until a restart.
+    The simulator does not run this rule: its disks are a model of what can be opened."""
+    return isinstance(error, ReplicaRefusedError) or is_exhaustion(error)
 
 
 def has_room(free_bytes: int, total_bytes: int) -> bool:

@@ -1,8 +1,8 @@
 """Administrative operations: each function validates a request and returns the operations of one multi for it.
 
 The controller's watches find what they write. Requests under /admin lie in a directory for each topic, which the first
-request creates and the controller deletes when it is empty: after NodeExistsError of the first operation retry with
-`directory=False`, after NoNodeError of it with True. Functions that take `current` need the topic's node as read.
+request creates and the controller deletes when it is empty: see `directory_in_retry`. Functions that take `current`
+need the topic's node as read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from kreplog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     KreplogError,
+    NodeExistsError,
+    NoNodeError,
     UsageError,
 )
 from kreplog.types import Check, Create, SetData, StoreOperation, TopicPartition, check_topic
@@ -159,6 +161,13 @@ def preferred_election_operations(partitions: Iterable[TopicPartition] = ()) -> 
 def _directory(under: str, topic: str, create: bool) -> tuple[StoreOperation, ...]:
     path = f"{under}/{topic}"
     return (Create(path) if create else Check(path),)
+
+
+def directory_in_retry(error: NodeExistsError | NoNodeError) -> bool | None:
+    """The `directory` with which a request under /admin is written again: whether its first operation creates the
+    directory. None: it is refused, since another request for the partition or topic is pending. The simulator does not
+    run this rule: its operators know what they have requested."""
+    return None if error.index else isinstance(error, NoNodeError)
 
 
 def admin_error(error: KreplogError) -> ErrorCode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kreplog.core import nodes
@@ -27,10 +27,30 @@ class Leadership(NamedTuple):
         return self.leader == self.preferred
 
 
+PREFERRED = 0
+"""The type of elections that clients may request: unclean ones are a setting of the topic."""
+
+
+def election_refusal(election_type: int) -> ErrorCode:
+    """The error code of a whole ElectLeaders request, NONE if it is carried out. The simulator runs neither this rule
+    nor the next three: its operators write the request into the store and get no response."""
+    return ErrorCode.NONE if election_type == PREFERRED else ErrorCode.INVALID_REQUEST
+
+
+def to_elect(before: Mapping[TopicPartition, Leadership | None]) -> list[TopicPartition]:
+    """The partitions of a request that need an election. before: their leadership, None for one that does not exist."""
+    return [partition for partition, found in before.items() if found is not None and not found.is_preferred]
+
+
+def is_reported(error: ErrorCode, of_all: bool) -> bool:
+    """Whether a response has a partition with this error code. of_all: the request was for all partitions, of which
+    those that needed no election are not of interest."""
+    return not (of_all and error is ErrorCode.ELECTION_NOT_NEEDED)
+
+
 def election_error(before: Leadership | None, after: Leadership | None) -> ErrorCode:
     """The error code of a preferred leader election, of the leadership before and after it; None: there is no such
-    partition. The simulator does not run this rule: its operators write the request into the store and get no response.
-    Source: Kafka, ElectLeaders (KIP-460)."""
+    partition. Source: Kafka, ElectLeaders (KIP-460)."""
     if before is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if before.is_preferred:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from kreplog.core.effects import OffsetForTimestamp, Reply, Steps
@@ -20,6 +20,7 @@ from kreplog.core.messages import (
     EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
+    MAX_TIMESTAMP,
     READ_COMMITTED,
     ListedOffset,
     ListOffsetsPartition,
@@ -30,6 +31,14 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
+
+
+def timestamp_to_find(requested: int, newest: Callable[[], int]) -> int | None:
+    """The timestamp that a log is searched for, of one in ListOffsets; None: no record matches. newest: returns the
+    largest timestamp of the log, for MAX_TIMESTAMP. Newer versions of Kafka give other negative timestamps a meaning of
+    their own. The simulator does not run this rule: its clients look for times."""
+    timestamp = newest() if requested == MAX_TIMESTAMP else requested
+    return None if timestamp < 0 else timestamp
 
 
 @dataclass(slots=True, eq=False)

@@ -164,6 +164,12 @@ def leader_for_clients(state: PartitionState, live: Container[int]) -> int:
     return state.state.leader if state.state.leader in live else NO_LEADER
 
 
+def offline_replicas(state: PartitionState, live: Container[int]) -> list[int]:
+    """The replicas that clients get as offline. live: as of `leader_for_clients`. The simulator does not run this rule:
+    its clients need leaders alone."""
+    return [replica for replica in state.replicas if replica not in live]
+
+
 def is_older(state: PartitionState, held: PartitionState) -> bool:
     """Whether `state` is of the same topic (by id, KIP-516) and of an earlier leader or partition epoch."""
     return state.topic_id == held.topic_id and (state.state.leader_epoch, state.state.partition_epoch) < (

@@ -23,7 +23,13 @@ from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import new_partitions
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
-from kreplog.core.controller.preferred_elections import Leadership, election_error
+from kreplog.core.controller.preferred_elections import (
+    Leadership,
+    election_error,
+    election_refusal,
+    is_reported,
+    to_elect,
+)
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.topic_settings import changed, without_own
 from kreplog.core.transaction_messages import (
@@ -426,9 +432,9 @@ class AdminHandlers:
         return {"error_code": 0, "error_message": None, "topics": listed}
 
     async def elect_leaders(self, request: Any) -> Fields:
-        """Elect preferred leaders only: unclean elections are a setting of the topic."""
-        if request.election_type != 0:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": []}
+        refusal = election_refusal(request.election_type)
+        if refusal:
+            return {"error_code": refusal, "replica_election_results": []}
         if request.topic_partitions is None:
             requested = partitions_by_topic((view.name, view.partitions) for view in self._topics.all.values())
         else:
@@ -440,7 +446,7 @@ class AdminHandlers:
             for topic, numbers in requested.items()
             for partition in (TopicPartition(topic, number) for number in numbers)
         }
-        needed = [partition for partition, found in before.items() if found is not None and not found.is_preferred]
+        needed = to_elect(before)
         if needed:
             try:
                 await self._retrying(lambda: self._store.multi(operations.preferred_election_operations(needed)))
@@ -455,9 +461,11 @@ class AdminHandlers:
                 (partition.partition, election_error(before[partition], self._leadership(partition)))
                 for partition in (TopicPartition(topic, number) for number in numbers)
             ]
-            if request.topic_partitions is None:
-                codes = [(number, code) for number, code in codes if code is not ErrorCode.ELECTION_NOT_NEEDED]
-            partitions = [{"partition_id": number, "error_code": code, "error_message": None} for number, code in codes]
+            partitions = [
+                {"partition_id": number, "error_code": code, "error_message": None}
+                for number, code in codes
+                if is_reported(code, of_all=request.topic_partitions is None)
+            ]
             if partitions:
                 results.append({"topic": topic, "partition_result": partitions})
         return {"error_code": 0, "replica_election_results": results}
@@ -482,11 +490,12 @@ class AdminHandlers:
                 await self._store.multi(make(directory))
                 return
             except (NodeExistsError, NoNodeError) as error:
-                if error.index or attempt == ATTEMPTS - 1:
+                again = operations.directory_in_retry(error)
+                if again is None or attempt == ATTEMPTS - 1:
                     raise RefusedError(
                         ErrorCode.REASSIGNMENT_IN_PROGRESS, f"another such request is still pending: {error}"
                     ) from error
-                directory = isinstance(error, NoNodeError)
+                directory = again
 
     async def _retrying(self, write: Callable[[], Awaitable[Any]]) -> None:
         """Retry a write while the node of an earlier request still exists."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from kreplog.core.broker.add_partitions import GatheredResponses
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.client_requests import is_forged, refused_produce
+from kreplog.core.broker.coordinator_lookup import needs_offsets_topic
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until
 from kreplog.core.broker.request_parts import PartResponses, split_control, split_entries
 from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatRequest
@@ -228,8 +229,8 @@ class Api:
 
     def _dispatch(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
-        if key == ApiKey.ADD_OFFSETS_TO_TXN and self._host.topics.get(OFFSETS_TOPIC) is None:
-            self._start(self._coordinators.create_offsets_topic())  # the client sends the request again
+        if needs_offsets_topic(request) and self._host.topics.get(OFFSETS_TOPIC) is None:
+            self._start(self._coordinators.create_offsets_topic())
         if isinstance(request, EndTxnRequest) and self._host.cores.transactions.needs_producer_id(request):
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:

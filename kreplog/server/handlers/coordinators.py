@@ -8,7 +8,13 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kreplog.config import GroupConfig, TransactionConfig
-from kreplog.core.broker.coordinator_lookup import GROUP, InternalTopicCreation, find_coordinator, internal_topics
+from kreplog.core.broker.coordinator_lookup import (
+    GROUP,
+    InternalTopicCreation,
+    find_coordinator,
+    internal_topics,
+    key_type_refusal,
+)
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.admin import AdminHandlers, Fields, RefusedError
@@ -44,10 +50,11 @@ class CoordinatorHandlers:
         key_type = getattr(request, "key_type", GROUP)
         keys = list(dict.fromkeys(getattr(request, "coordinator_keys", None) or ()))
         single = getattr(request, "key", None)
-        if key_type not in self._creations:
-            refused = _failure(ErrorCode.UNSUPPORTED_VERSION, "coordinators are those of groups and transactions")
-            return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}
-        failure = await self._create(key_type)
+        refusal = key_type_refusal(key_type)
+        if refusal is None:
+            failure = await self._create(key_type)
+        else:
+            failure = _failure(refusal.error, refusal.error_message)
         if failure is not None:
             return {**failure, "coordinators": [{**failure, "key": key} for key in keys]}
         leaders, brokers = self._leaders(key_type), self._brokers()
@@ -87,8 +94,8 @@ class CoordinatorHandlers:
         self, key_type: int, key: str, leaders: Mapping[int, int], brokers: Mapping[int, BrokerRegistration]
     ) -> Fields:
         found = find_coordinator(self._creations[key_type].topic.name, key, leaders, brokers)
-        if found.error_message:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, found.error_message)
+        if found.error:
+            return _failure(found.error, found.error_message)
         broker = brokers[found.broker]
         return {
             "error_code": 0,

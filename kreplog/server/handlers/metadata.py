@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core.broker.described_partitions import START, PartitionCursor, portion, portion_limit, topics_from
 from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
-from kreplog.core.replication.metadata import MetadataCache, leader_for_clients
+from kreplog.core.replication.metadata import MetadataCache, leader_for_clients, offline_replicas
 from kreplog.core.topic_settings import Described, described
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
@@ -32,9 +33,6 @@ from kreplog.wire import generic
 
 FIRST_ALLOWING_CREATION = 4
 """Metadata version from which a client says whether topics may be created; earlier ones always may."""
-
-MAX_PARTITIONS_DESCRIBED = 2000
-"""Partitions in a response to DescribeTopicPartitions, as max.request.partition.size.limit of Kafka."""
 
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
@@ -120,33 +118,33 @@ class MetadataHandlers:
         """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
 
         Raises PeerProtocolError for a cursor before partition 0."""
-        live, known, cursor = self.brokers, self._topics.all, request.cursor
-        first, start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
-        if start < 0:
+        live, known, given = self.brokers, self._topics.all, request.cursor
+        cursor = START if given is None else PartitionCursor(given.topic_name, given.partition_index)
+        if cursor.partition < 0:
             raise PeerProtocolError(
-                f"DescribeTopicPartitions from partition {start} of {first!r}: there is none below 0"
+                f"DescribeTopicPartitions from partition {cursor.partition} of {cursor.topic!r}: there is none below 0"
             )
-        names = sorted(name for name in {topic.name for topic in request.topics} or known if name >= first)
-        limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS_DESCRIBED))
+        names = topics_from(cursor, {topic.name for topic in request.topics}, known)
+        limit = portion_limit(request.response_partition_limit)
         errors = {name: self._missing(name, False) for name in names if name not in known}
 
+        def described_in(name: str, number: int) -> Fields:
+            return _described_partition(number, known[name].partitions[number], live)
+
         def make() -> Fields:
-            topics: list[Fields] = []
-            left = limit
-            for name in names:
-                view = known.get(name)
-                if view is None:
-                    topics.append({**_NO_PARTITIONS, "error_code": errors[name], "name": name})
-                    continue
-                numbers = [number for number in view.partitions if name != first or number >= start]
-                shown = [_described_partition(number, view.partitions[number], live) for number in numbers[:left]]
-                if shown or not numbers:
-                    topics.append({**_topic_fields(view), "partitions": shown})
-                left -= len(shown)
-                if len(shown) < len(numbers):
-                    following = {"topic_name": name, "partition_index": numbers[len(shown)]}
-                    return {"topics": topics, "next_cursor": following}
-            return {"topics": topics, "next_cursor": None}
+            partitions = {name: known[name].partitions for name in names if name in known}
+            topics, following = portion(cursor, names, partitions, limit)
+            return {
+                "topics": [
+                    {**_NO_PARTITIONS, "error_code": errors[name], "name": name}
+                    if numbers is None
+                    else {**_topic_fields(known[name]), "partitions": [described_in(name, each) for each in numbers]}
+                    for name, numbers in topics
+                ],
+                "next_cursor": None
+                if following is None
+                else {"topic_name": following.topic, "partition_index": following.partition},
+            }
 
         return limit, make
 
@@ -329,7 +327,7 @@ def _partition(number: int, partition: PartitionState, live: Container[int]) -> 
         "leader_epoch": state.leader_epoch,
         "replica_nodes": list(partition.replicas),
         "isr_nodes": list(state.isr),
-        "offline_replicas": [replica for replica in partition.replicas if replica not in live],
+        "offline_replicas": offline_replicas(partition, live),
     }
 
 

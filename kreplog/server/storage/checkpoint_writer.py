@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-from kreplog.errors import StorageError, is_disk_full, is_exhaustion
+from kreplog.core.broker.log_directory_state import checkpoint_fails_directory
+from kreplog.errors import StorageError
 from kreplog.server.storage.directories import DataDirectory, Offsets
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
@@ -29,8 +30,7 @@ class CheckpointWriter:
         self._fail = fail
 
     async def write(self) -> None:
-        """Write the current offsets of every online directory, in a thread. A directory that refuses them fails,
-        except for want of space, descriptors or memory: the next checkpoint may succeed."""
+        """Write the current offsets of every online directory, in a thread."""
         loop = asyncio.get_running_loop()
         for directory in self._hosted.directories:
             if directory.failed:
@@ -39,7 +39,7 @@ class CheckpointWriter:
                 await loop.run_in_executor(self._pool, self._write, directory)
             except StorageError as error:
                 _log.error("%s: %s", directory.path, error)
-                if not (is_exhaustion(error) or is_disk_full(error)):
+                if checkpoint_fails_directory(error):
                     self._fail(directory, error)
 
     def _write(self, directory: DataDirectory) -> None:

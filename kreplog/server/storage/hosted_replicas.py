@@ -13,14 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from kreplog.config import LogConfig
-from kreplog.core.broker.log_directory_state import directory_for_new_replica
+from kreplog.core.broker.log_directory_state import directory_for_new_replica, opens_again
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import (
     ReplicaRefusedError,
     ResourceExhaustedError,
     StorageError,
     check,
-    is_exhaustion,
 )
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.background import BackgroundTasks
@@ -156,15 +155,15 @@ class HostedReplicas:
             return None
         check(replica.topic_id == topic_id, f"{partition} is of topic id {replica.topic_id}, not set aside")
         replica.directory.check_online(partition, replica.directory.path)
-        if replica.log.failed and is_exhaustion(replica.log.cause):
+        if replica.log.failed and opens_again(replica.log.cause):
             self._reopen(partition, replica)
         return replica
 
     def _retry_open(self, partition: TopicPartition) -> None:
-        """Open a replica again that failed to open for want of descriptors or memory. Any other error is final."""
+        """Open a replica again that failed to open, or raise the error if that is final."""
         directory, topic_id, error = self._failed[partition]
         directory.check_online(partition, directory.path)
-        if not isinstance(error, ReplicaRefusedError) and not is_exhaustion(error):
+        if not opens_again(error):
             raise error
         self._check_capacity(partition)
         log = ManagedLog.open(directory.folder(partition), self.config)

@@ -6,20 +6,17 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 
-from kreplog.core.memory import MemoryAccount
+from kreplog.core.memory import PRODUCERS, MemoryAccount
 from kreplog.errors import LogClosedError, StorageError
 from kreplog.server.clock import wall_clock_ms
 from kreplog.server.storage.replica import Replica
-
-PRODUCERS = "producer_ids"
-"""The holder in the account."""
 
 PRODUCER_BYTES = 440
 """Bytes charged for each producer id of a log."""
 
 
 class ProducerMemory:
-    """Charges `account` for the producer ids of all logs. They may hold a quarter of its limit."""
+    """Charges `account` for the producer ids of all logs."""
 
     def __init__(self, account: MemoryAccount) -> None:
         self._account = account
@@ -27,11 +24,10 @@ class ProducerMemory:
     @property
     def has_room(self) -> bool:
         """Whether a client may begin to use a new producer id."""
-        return self._account.held[PRODUCERS] < self._account.limit // 4
+        return self._account.has_room_for_producers
 
     def update(self, replica: Replica) -> None:
-        """Charge for the producer ids that a replica's log has now. Those in the log are charged in any case, since
-        their state is needed to detect duplicates; `has_room` bounds the new ones."""
+        """Charge for the producer ids that a replica's log has now."""
         before, replica.producers = replica.producers, 0 if replica.removed else replica.log.producer_count
         self._account.held[PRODUCERS] += (replica.producers - before) * PRODUCER_BYTES
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kreplog.core.events import OffsetFound
-from kreplog.core.messages import MAX_TIMESTAMP
+from kreplog.core.replication.listings import timestamp_to_find
 from kreplog.errors import LogClosedError, OffsetOutOfRangeError, StorageError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.background import BackgroundTasks
@@ -56,12 +56,10 @@ class TimestampLookups:
 
 
 def _find_offset(log: ManagedLog, partition: TopicPartition, timestamp: int) -> tuple[int, int]:
-    """(offset, timestamp); (-1, -1) if no record matches, or for a negative timestamp other than MAX_TIMESTAMP: newer
-    versions of Kafka give those a meaning of their own."""
+    """(offset, timestamp); (-1, -1) if no record matches."""
     try:
-        if timestamp == MAX_TIMESTAMP:
-            timestamp = max(segment.max_timestamp for segment in log.segments)
-        found = log.record_for_timestamp(timestamp) if timestamp >= 0 else None
+        wanted = timestamp_to_find(timestamp, lambda: max(segment.max_timestamp for segment in log.segments))
+        found = None if wanted is None else log.record_for_timestamp(wanted)
     except LogClosedError:  # the replica was deleted meanwhile, or the broker has stopped
         return -1, -1
     except (StorageError, OffsetOutOfRangeError) as error:

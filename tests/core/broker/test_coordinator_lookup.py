@@ -10,9 +10,12 @@ from kreplog.core.broker.coordinator_lookup import (
     InternalTopicCreation,
     find_coordinator,
     internal_topics,
+    key_type_refusal,
+    needs_offsets_topic,
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
-from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, AddOffsetsToTxnRequest, EndTxnRequest
+from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER
 
 TOPICS = internal_topics(
@@ -50,14 +53,19 @@ def test_the_coordinator_leads_the_partition_of_the_key() -> None:
     leaders = {0: 10, 1: 11, 2: 12}
     for key in ("group", "another", "a third"):
         found = find_coordinator(OFFSETS_TOPIC, key, leaders, {10, 11, 12})
-        assert found == (leaders[partition_of_group(key, 3)], "")
+        assert found == (leaders[partition_of_group(key, 3)], ErrorCode.NONE, "")
 
 
 def test_a_key_has_no_coordinator_without_a_live_leader() -> None:
-    assert find_coordinator(OFFSETS_TOPIC, "k", {}, {1}) == (NO_LEADER, f"{OFFSETS_TOPIC} is being created")
+    assert find_coordinator(OFFSETS_TOPIC, "k", {}, {1}) == (
+        NO_LEADER,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"{OFFSETS_TOPIC} is being created",
+    )
     for leader, live in ((NO_LEADER, {1}), (2, {1})):
         assert find_coordinator(OFFSETS_TOPIC, "k", {0: leader}, live) == (
             NO_LEADER,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
             f"{OFFSETS_TOPIC}-0 has no leader",
         )
 
@@ -72,3 +80,15 @@ def test_a_failed_creation_is_repeated_after_a_while() -> None:
     )
     assert creation.failure(999 + RETRY_MS) == text
     assert creation.failure(1000 + RETRY_MS) is None
+
+
+def test_only_groups_and_transactions_have_coordinators() -> None:
+    assert [key_type_refusal(key_type) for key_type in (GROUP, TRANSACTION)] == [None, None]
+    for key_type in (-1, 2):
+        refusal = key_type_refusal(key_type)
+        assert refusal is not None and (refusal.broker, refusal.error) == (NO_LEADER, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def test_a_transaction_that_is_to_commit_offsets_needs_their_topic() -> None:
+    assert needs_offsets_topic(AddOffsetsToTxnRequest("t", 1, 0, "g"))
+    assert not needs_offsets_topic(EndTxnRequest("t", 1, 0, True))

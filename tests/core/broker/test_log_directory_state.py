@@ -9,11 +9,13 @@ import pytest
 from kreplog.core.broker.log_directory_state import (
     MAX_REQUIRED_BYTES,
     LogDirectoryState,
+    checkpoint_fails_directory,
     directory_for_new_replica,
     has_room,
+    opens_again,
 )
 from kreplog.core.events import LogFailed
-from kreplog.errors import LogFailedError, ResourceExhaustedError, StorageError
+from kreplog.errors import DiskFullError, LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError
 from kreplog.types import TopicPartition
 
 REPLICAS = [TopicPartition("t", 0), TopicPartition("u", 3)]
@@ -106,3 +108,26 @@ def test_a_full_disk_has_room_again_with_a_twentieth_or_a_gibibyte_free() -> Non
     small, large = 1000, 1000 * MAX_REQUIRED_BYTES
     assert [has_room(free, small) for free in (0, 49, 50)] == [False, False, True]
     assert [has_room(free, large) for free in (MAX_REQUIRED_BYTES - 1, MAX_REQUIRED_BYTES)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("cause", "fails"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError(errno.EROFS, "Read-only file system"), True),
+        (DiskFullError("no space"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (ResourceExhaustedError("no descriptors"), False),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), False),
+    ],
+)
+def test_a_checkpoint_fails_the_directory_unless_the_next_may_succeed(cause: Exception, fails: bool) -> None:
+    assert checkpoint_fails_directory(failure(cause)) == fails
+
+
+def test_what_failed_for_want_of_descriptors_or_memory_is_opened_again() -> None:
+    for error in (ReplicaRefusedError("t-0: refused"), failure(ResourceExhaustedError("no descriptors"))):
+        assert opens_again(error)
+    for cause in (OSError(errno.EIO, "Input/output error"), DiskFullError("no space")):
+        assert not opens_again(failure(cause))
+    assert not opens_again(None)

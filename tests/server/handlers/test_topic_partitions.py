@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.core.broker import described_partitions
 from kreplog.errors import ErrorCode, PeerProtocolError
-from kreplog.server.handlers import metadata
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import serving, until_controlled
 from tests.server.test_broker import Client
@@ -64,7 +64,7 @@ def test_partitions_are_described_in_portions(tmp_path: Path, monkeypatch: pytes
                 for name, numbers in (entry for part in parts for entry in part):
                     merged.setdefault(name, []).extend(numbers)
                 assert list(merged.items()) == whole
-            monkeypatch.setattr(metadata, "MAX_PARTITIONS_DESCRIBED", 3)
+            monkeypatch.setattr(described_partitions, "MAX_PARTITIONS_DESCRIBED", 3)
             assert await portions(client, limit=2000) == [whole[:1], [("b", [0]), ("c", [0, 1])], [("c", [2, 3])]]
 
             response = await describe(client, "c", "no", "a", "x#y", "a")

@@ -9,9 +9,9 @@ import pytest
 
 from kreplog._native.batch import build
 from kreplog.core import effects
-from kreplog.core.memory import MemoryAccount
+from kreplog.core.memory import PRODUCERS, MemoryAccount
 from kreplog.errors import ErrorCode, TooManyProducersError
-from kreplog.server.storage.producer_memory import PRODUCER_BYTES, PRODUCERS
+from kreplog.server.storage.producer_memory import PRODUCER_BYTES
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 from tests.server.storage.life import TP, Life, appended, opened
