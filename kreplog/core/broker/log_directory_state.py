@@ -7,7 +7,7 @@ nothing in the directory is written, opened, renamed or deleted again before the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kreplog.core.events import LogFailed
 from kreplog.errors import (
@@ -26,6 +26,33 @@ MIN_FREE_SHARE = 0.05
 MAX_REQUIRED_BYTES = 1 << 30
 
 _Directory = TypeVar("_Directory", bound="LogDirectoryState")
+
+
+class DirectoryStart(NamedTuple):
+    """How the last use of a log directory ended. was_clean: the last shutdown was clean, or there was none. is_new: it
+    has no mark of an earlier start, so its data may be lost with a disk. unclean: it was not shut down cleanly, and the
+    host has booted since, so that unsynced data may be lost."""
+
+    was_clean: bool
+    is_new: bool
+    unclean: bool
+
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether a controller has to know of this start before the boot mark is written: data may be lost."""
+        return self.is_new or self.unclean
+
+
+def directory_start(clean_mark: bool, boot_mark: str | None, boot: str) -> DirectoryStart:
+    """clean_mark: whether the directory has the mark of a clean shutdown. boot_mark: the host's boot id in it, None if
+    it has none. boot: the host's boot id now.
+
+    A crash of the process alone loses nothing: the host keeps what it wrote. The simulator does not run this rule: a
+    power failure sets the unclean mark of its disks, whether the broker had shut down or not.
+    """
+    is_new = boot_mark is None
+    was_clean = clean_mark or is_new
+    return DirectoryStart(was_clean, is_new, not was_clean and boot_mark != boot)
 
 
 class LogDirectoryState:
@@ -74,6 +101,14 @@ class LogDirectoryState:
         again, and a controller does not rely on them.
         """
         return not self.failed
+
+    def may_mark_clean(self, *, complete: bool, all_closed: bool) -> bool:
+        """Whether this directory gets the mark of a clean shutdown, whatever happened in others. complete: all of the
+        broker's directories could be opened. all_closed: every log in it was closed, and its checkpoints written.
+
+        The simulator does not run this rule: its disks have no such mark.
+        """
+        return complete and all_closed and not self.failed
 
 
 def checkpoint_fails_directory(error: KreplogError) -> bool:

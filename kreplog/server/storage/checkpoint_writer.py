@@ -75,7 +75,8 @@ class CheckpointWriter:
                 except StorageError as error:
                     _log.error("%s: %s", directory.path, error)
                     unclean.add(directory)
-            directory.close(mark and hosted.complete and directory not in unclean)
+            closed_all = directory not in unclean
+            directory.close(mark and directory.may_mark_clean(complete=hosted.complete, all_closed=closed_all))
         return mark and hosted.complete and not unclean
 
 

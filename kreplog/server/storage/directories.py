@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kreplog.coord.database import sync_names_above
-from kreplog.core.broker.log_directory_state import LogDirectoryState
+from kreplog.core.broker.log_directory_state import LogDirectoryState, directory_start
 from kreplog.errors import (
     CorruptCheckpointError,
     InvalidTopicError,
@@ -76,9 +76,8 @@ class DataDirectory(LogDirectoryState):
     """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe but
     for `fail`, which is for the event loop.
 
-    id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and
-    the host has booted since, so that unsynced data may be lost. is_new: it has no mark of an earlier start, so its
-    data may be lost with a disk. failed: the caller makes no other call but `close` then.
+    id: unique id of the directory. was_clean, is_new, unclean: as of DirectoryStart, until a controller has handled
+    what may be lost. failed: the caller makes no other call but `close` then.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
@@ -110,16 +109,14 @@ class DataDirectory(LogDirectoryState):
             ) from None
         self._check_owner(broker_id)
         clean = self.path / CLEAN_MARK
-        former = self._read(BOOT_MARK)
-        self.was_clean = clean.exists() or former is None
-        self.is_new = former is None
-        self.unclean = not self.was_clean and former != self._boot
+        start = directory_start(clean.exists(), self._read(BOOT_MARK), self._boot)
+        self.was_clean, self.is_new, self.unclean = start
         if self.is_new:
             sync_names_above(self.path)
         if clean.exists():
             clean.unlink()
             _sync(self.path)
-        if not self.unclean and not self.is_new:
+        if not start.may_have_lost:
             self.clear_unclean()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
 
@@ -304,8 +301,8 @@ class DataDirectory(LogDirectoryState):
     # End
 
     def close(self, clean: bool) -> None:
-        """Unlock the directory. clean: write the clean shutdown mark, since every log in it was closed."""
-        if clean and not self.failed:
+        """Unlock the directory. clean: write the clean shutdown mark, see `may_mark_clean`."""
+        if clean:
             try:
                 self.clear_unclean()
                 atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')

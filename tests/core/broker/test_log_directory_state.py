@@ -11,6 +11,7 @@ from kreplog.core.broker.log_directory_state import (
     LogDirectoryState,
     checkpoint_fails_directory,
     directory_for_new_replica,
+    directory_start,
     has_room,
     opens_again,
 )
@@ -131,3 +132,32 @@ def test_what_failed_for_want_of_descriptors_or_memory_is_opened_again() -> None
     for cause in (OSError(errno.EIO, "Input/output error"), DiskFullError("no space")):
         assert not opens_again(failure(cause))
     assert not opens_again(None)
+
+
+@pytest.mark.parametrize(
+    ("clean_mark", "boot_mark", "start", "may_have_lost"),
+    [
+        (False, None, (True, True, False), True),
+        (True, None, (True, True, False), True),
+        (True, "now", (True, False, False), False),
+        (True, "earlier", (True, False, False), False),
+        (False, "now", (False, False, False), False),
+        (False, "earlier", (False, False, True), True),
+        (False, "", (False, False, True), True),
+    ],
+)
+def test_a_start_is_unclean_if_the_host_has_booted_since_a_crash(
+    clean_mark: bool, boot_mark: str | None, start: tuple[bool, bool, bool], may_have_lost: bool
+) -> None:
+    """Flaw F35. In order: was_clean, is_new, unclean."""
+    found = directory_start(clean_mark, boot_mark, "now")
+    assert (tuple(found), found.may_have_lost) == (start, may_have_lost)
+
+
+def test_a_directory_is_marked_clean_once_all_in_it_was_closed() -> None:
+    directory = LogDirectoryState()
+    cases = [(complete, closed) for complete in (True, False) for closed in (True, False)]
+    marks = [directory.may_mark_clean(complete=complete, all_closed=closed) for complete, closed in cases]
+    assert marks == [True, False, False, False]
+    directory.fail(failure(OSError(errno.EIO, "Input/output error")), [])
+    assert not directory.may_mark_clean(complete=True, all_closed=True)
