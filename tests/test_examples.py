@@ -83,7 +83,7 @@ def test_without_a_directory_the_usage_is_shown(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with clusters.running(tmp_path_factory.mktemp("examples")) as made:
+    with clusters.running(tmp_path_factory.mktemp("examples"), clusters.GROUPS) as made:
         yield made
 
 

@@ -16,5 +16,5 @@ pytest.register_assert_rewrite("tests.clients.scenarios")
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with clusters.running(tmp_path_factory.mktemp("clients")) as made:
+    with clusters.running(tmp_path_factory.mktemp("clients"), clusters.GROUPS) as made:
         yield made

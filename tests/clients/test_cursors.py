@@ -14,7 +14,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.topic import cursor_log
 from tests.integration.clusters import admin_of, wait_for_topic
 
-SETTINGS = ('"offsets.topic.num.partitions" = 5',)
+SETTINGS = ('"offsets.topic.num.partitions" = 5', '"group.initial.rebalance.delay.ms" = 0')
 
 
 def test_a_broker_takes_over_and_gives_back(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers that serve. Whoever stops one starts it again."""
     from tests.integration import clusters
 
-    settings = (*clusters.FAST, '"group.initial.rebalance.delay.ms" = 0')
-    with clusters.running(tmp_path_factory.mktemp("trio") / "c", settings) as made:
+    with clusters.running(tmp_path_factory.mktemp("trio") / "c", clusters.GROUPS) as made:
         yield made
 
 

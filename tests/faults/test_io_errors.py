@@ -17,13 +17,16 @@ from tests.faults.io_errors import FAILURES
 from tests.faults.shim import run_driver
 
 STRIDES = {
-    "full-for-good": 9,
-    "open": 4,
-    "sync": 2,
-    "unlink": 2,
-    "write-any": 2,
-    "write-short": 2,
-    "write-interrupted": 2,
+    "full-for-good": 19,
+    "map": 3,
+    "open": 9,
+    "rename": 3,
+    "sync": 5,
+    "truncate": 3,
+    "unlink": 5,
+    "write-any": 5,
+    "write-short": 5,
+    "write-interrupted": 5,
 }
 """Failures of which one in so many calls fails; a long test lets every call fail. These take the longest."""
 

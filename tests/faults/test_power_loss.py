@@ -34,7 +34,7 @@ def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: C
 @pytest.mark.parametrize("mode", LIVES)
 def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Callable[[str], None]) -> None:
     """Killed in appends, truncations, rolls, closes, retention and recovery, then again; then the power is cut."""
-    lives(folder, shim, mode, 0, 25, figure)
+    lives(folder, shim, mode, 0, 10, figure)
 
 
 @pytest.mark.parametrize("mode", LIVES)
@@ -62,7 +62,7 @@ def compactions(folder: Path, shim: Path, kind: str, first: int, seeds: int, fig
 @pytest.mark.parametrize("kind", ["log", "managed"])
 def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
     """F40: of each key the newest flushed record outlives kills and power cuts at each step of a compaction."""
-    compactions(folder, shim, kind, 10, 12, figure)
+    compactions(folder, shim, kind, 10, 5, figure)
 
 
 @pytest.mark.long

@@ -23,6 +23,15 @@ WITHIN_S = 20.0
 
 FAST = ('"log.flush.offset.checkpoint.interval.ms" = 500', '"min.insync.replicas" = 2')
 
+GROUPS = (
+    *FAST,
+    '"group.initial.rebalance.delay.ms" = 0',
+    '"offsets.topic.num.partitions" = 5',
+    '"transaction.state.log.num.partitions" = 5',
+)
+"""For tests of groups and transactions that are not about these: a new group does not wait 3 s for more members, and
+its coordinator loads few partitions. The pages of the docs run with the defaults."""
+
 
 def eventually(true: Callable[[], Any], kind: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
     """Wait until `true()`; fail with `what` after within_s."""

@@ -23,6 +23,7 @@ SETTINGS = (
     *clusters.FAST,
     *('"log.cleaner.backoff.ms" = 20', '"log.segment.bytes" = 4000', '"log.cleaner.min.cleanable.ratio" = 0.01'),
     *('"offsets.topic.segment.bytes" = 4000', '"offsets.topic.num.partitions" = 2'),
+    '"group.initial.rebalance.delay.ms" = 0',
 )
 POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 KEYS = 20

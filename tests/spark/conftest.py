@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.integration.clusters import running
+from tests.integration.clusters import GROUPS, running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers without topics; some modules have one with topics of their own."""
-    with running(tmp_path_factory.mktemp("cluster")) as made:
+    with running(tmp_path_factory.mktemp("cluster"), GROUPS) as made:
         yield made
 
 
