@@ -27,7 +27,7 @@ def test_whole_names_match(pattern: str, found: set[str]) -> None:
     assert matching(pattern, NAMES) == frozenset(found)
 
 
-@pytest.mark.parametrize("pattern", ["(", "*", "[a", "a(?=b)", r"(a)\1", r"\pL{100}"])
+@pytest.mark.parametrize("pattern", ["(", "*", "[a", "a(?=b)", r"(a)\1", r"\pL{100}", "(.*){900}"])
 def test_what_re2_does_not_know_or_what_takes_too_much_is_refused(pattern: str) -> None:
     assert whole_text_matcher(pattern) is None
     assert matching(pattern, NAMES) is None

@@ -47,6 +47,9 @@ PENDING_BYTES = 600
 MAX_PROTOCOL_TYPE = 255
 """Maximum length of a protocol type; those in use have up to 8 letters."""
 
+MAX_PREFIX = 32_000
+"""Bytes of a client id or instance id that begin a member id: a record has no room for 32,768."""
+
 _CAN_REBALANCE = (GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
 
 
@@ -118,7 +121,8 @@ class Membership:
         if not group.supports(request.protocol_type, [name for name, _ in request.protocols]):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
-        member_id = f"{request.instance_id or request.client_id}-{self._unique()}"
+        prefix = (request.instance_id or request.client_id).encode()[:MAX_PREFIX].decode(errors="ignore")
+        member_id = f"{prefix}-{self._unique()}"
         if request.instance_id is not None:
             known = group.static.get(request.instance_id)
             if known is None:

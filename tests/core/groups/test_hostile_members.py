@@ -51,6 +51,14 @@ def test_names_of_new_members_are_charged(shell: GroupShell) -> None:
     assert held(shell) == 0
 
 
+def test_member_ids_fit_in_records(shell: GroupShell) -> None:
+    """A client id may have as many bytes as a record has room for, of which its member id has more."""
+    for client_id in ("x" * 32_767, "ä" * 16_383):
+        response = shell.join(client_id, requires_member_id=True)
+        assert response is not None and response.error is ErrorCode.MEMBER_ID_REQUIRED
+        assert len(response.member_id.encode()) < 1 << 15
+
+
 def test_a_member_cannot_grow_beyond_the_limit(shell: GroupShell) -> None:
     (member,) = shell.stable("a")
     fill(shell)
