@@ -44,26 +44,32 @@ cdef enum:
     # A library may copy all that follows for each struct with tags; this many copied bytes count as one item.
     COPIED_PER_ITEM = 512
 
+    # Kafka's limit of a string's bytes in flexible versions too: records of coordinators have no room for more.
+    LONGEST_TEXT = 32767
+    ANY_LENGTH = 0x7FFFFFFF
+
 
 def check_shape(data, Py_ssize_t start, tuple shape, bint flexible, int budget, bint whole):
     """Where the struct of `shape` that begins at byte `start` of `data` ends. Raises PeerProtocolError if invalid.
 
-    budget: maximum of items in arrays and tags. whole: no bytes may follow it.
+    budget: maximum of items in arrays and tags. whole: it is from a broker: no bytes may follow it, and its strings may
+    have any length.
     """
     cdef Input input
+    cdef Py_ssize_t longest = ANY_LENGTH if whole else LONGEST_TEXT
     cdef Frame frame = Frame(data)
     frame.open(&input, start, flexible)
     input.budget = budget
-    walk_struct(&input, shape)
+    walk_struct(&input, shape, longest)
     if whole:
         close_message(&input)
     return input.at - input.start
 
 
-cdef int walk_struct(Input* input, tuple shape) except -1:
+cdef int walk_struct(Input* input, tuple shape, Py_ssize_t longest) except -1:
     cdef tuple operation
     for operation in <tuple> shape[0]:
-        walk(input, operation)
+        walk(input, operation, longest)
     tags = shape[1]
     if tags is None:
         return 0
@@ -73,10 +79,10 @@ cdef int walk_struct(Input* input, tuple shape) except -1:
         return 0
     if tags is TAGLESS:
         fail(input, "a tagged field stands where none may be")
-    return walk_tags(input, tags)
+    return walk_tags(input, tags, longest)
 
 
-cdef int walk_tags(Input* input, dict tags) except -1:
+cdef int walk_tags(Input* input, dict tags, Py_ssize_t longest) except -1:
     cdef Input content
     cdef int64_t tag
     cdef Py_ssize_t _
@@ -85,12 +91,12 @@ cdef int walk_tags(Input* input, dict tags) except -1:
         tag = read_tag(input, &content)
         operation = tags.get(tag)
         if operation is not None:
-            walk(&content, operation)
+            walk(&content, operation, longest)
             close_tag(input, &content)
     return 0
 
 
-cdef int walk(Input* input, tuple operation) except -1:
+cdef int walk(Input* input, tuple operation, Py_ssize_t longest) except -1:
     cdef int kind = operation[0]
     cdef Py_ssize_t size
     cdef Py_ssize_t _
@@ -101,6 +107,8 @@ cdef int walk(Input* input, tuple operation) except -1:
         input.at += size
     elif kind == TEXT_ or kind == BYTES_:
         size = read_length(input, kind == BYTES_)
+        if kind == TEXT_ and size > longest:
+            fail(input, f"a string has {size} bytes: Kafka's protocol allows {LONGEST_TEXT}")
         if size >= 0:
             input.at += size
         else:
@@ -112,7 +120,7 @@ cdef int walk(Input* input, tuple operation) except -1:
                 return 0
             if present != 1:
                 fail(input, "a struct is neither present nor null")
-        walk_struct(input, operation[2])
+        walk_struct(input, operation[2], longest)
     elif kind == RUN_:
         size = read_count(input, operation[2])
         if size >= 0:
@@ -124,7 +132,7 @@ cdef int walk(Input* input, tuple operation) except -1:
         if size < 0:
             refuse_null(input, operation)
         for _ in range(size):
-            walk(input, operation[2])
+            walk(input, operation[2], longest)
     return 0
 
 

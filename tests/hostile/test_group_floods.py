@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from kreplog.core.groups.shard import ACCOUNT
 from kreplog.errors import ErrorCode
 from kreplog.wire.versions import ApiKey
-from tests.hostile.floods import MOST_BYTES, Flood, array, int32, new_topic, repeated, text
+from tests.hostile.floods import (
+    MOST_BYTES,
+    Flood,
+    array,
+    compact_array,
+    compact_text,
+    int32,
+    new_topic,
+    repeated,
+    text,
+)
 from tests.hostile.victim import PATIENCE_S, UNITS, Victim, receive, unit_s
 from tests.integration.clusters import eventually
 
@@ -32,6 +42,10 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
         "offsets.topic.replication.factor": 1,
         "group.min.session.timeout.ms": 1,
         "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        "group.consumer.heartbeat.interval.ms": 100,
+        "group.consumer.min.session.timeout.ms": LONG_SESSION_MS,
+        "group.consumer.session.timeout.ms": LONG_SESSION_MS,
     }
     victim = Victim(tmp_path_factory.mktemp("victim"), **settings)
     try:
@@ -68,6 +82,17 @@ def join(group: str, protocols: list[bytes], version: int = 4, member: str = "",
     return Flood("join", ApiKey.JOIN_GROUP, version, body)
 
 
+def heartbeat(
+    name: str, topics: list[bytes], owned: Sequence[bytes] = (), epoch: int = 0, expression: str | None = None
+) -> Flood:
+    """Of a member of a group whose coordinator assigns (KIP-848)."""
+    body = compact_text(name) + compact_text("m") + int32(epoch) + b"\0" * 2 + int32(60_000) + compact_array(topics)
+    body += b"\0" if expression is None else compact_text(expression)
+    return Flood(
+        name, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body + b"\0" + compact_array(list(owned)) + b"\0", flexible=True
+    )
+
+
 def error_of_join(answer: bytes | None) -> int:
     assert answer is not None
     return int(struct.unpack_from(">h", answer, 4 + 4)[0])
@@ -97,6 +122,16 @@ def floods() -> Iterator[Flood]:
     yield Flood("describe-repeated", key.DESCRIBE_GROUPS, 0, array(repeated(text("steady"))))
     yield Flood("delete", key.DELETE_GROUPS, 0, array([text(f"{each}") for each in range(59_000)]))
     yield Flood("delete-offsets", key.OFFSET_DELETE, 0, text("steady") + array([text("none") + array([number] * 980)]))
+    names = compact_array([compact_text(f"{each}") for each in range(59_000)])
+    yield Flood("describe-consumers", key.CONSUMER_GROUP_DESCRIBE, 0, names + b"\0" * 2, flexible=True)
+    topics = [compact_text(f"t{each}") for each in range(980)]
+    yield heartbeat("consumers-topics", topics)
+    yield heartbeat("consumers-topics-repeated", repeated(compact_text("t")))
+    owned = [struct.pack(">qq", 1, each) + compact_array([int32(1)]) + b"\0" for each in range(480)]
+    yield heartbeat("consumers-owned", topics[:1], owned, epoch=1)
+    yield heartbeat("consumers-owned-repeated", topics[:1], repeated(owned[0]), epoch=1)
+    yield heartbeat("consumers-expression", [], expression="(" * 32_000)
+    yield heartbeat("consumers-large-expression", [], expression=r"(\pL{90}|.)*" * 2400)
 
 
 @pytest.mark.parametrize("flood", list(floods()), ids=lambda flood: flood.name)
@@ -139,6 +174,21 @@ def test_groups_without_number(victim: Victim) -> None:
     assert commit(victim, "steady", 2) == ErrorCode.NONE, "a group that was there goes on"
     assert commit(victim, "steady", 3, "x" * 4000) in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     commit(victim, "steady", 4)
+    eventually(lambda: held(victim) < 10_000, lambda: f"{held(victim)} bytes stay charged", PATIENCE_S)
+
+
+def test_consumers_without_number(victim: Victim) -> None:
+    """Members of one group, each with as many long names of topics as a request may have."""
+    errors = set()
+    topics = [compact_text(f"{each:0249}") for each in range(900)]
+    for count in range(100):
+        body = heartbeat("crowd", topics).body.replace(compact_text("m"), compact_text(f"member {count}"), 1)
+        answer = victim.request(Flood("beat", ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body, flexible=True).frame())
+        assert answer is not None
+        errors.add(int(struct.unpack_from(">h", answer, 4 + 1 + 4)[0]))
+        assert held(victim) <= LIMIT // 2
+    assert errors == {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert commit(victim, "steady", 8) == ErrorCode.NONE
     eventually(lambda: held(victim) < 10_000, lambda: f"{held(victim)} bytes stay charged", PATIENCE_S)
 
 

@@ -130,3 +130,18 @@ def test_a_request_to_describe_groups_is_read(version: int) -> None:
 
 def test_both_apis_have_both() -> None:
     assert consumer_protocol.DECODERS.keys() == consumer_protocol.ENCODERS.keys() == {HEARTBEAT, DESCRIBE}
+
+
+@pytest.mark.parametrize("field", ["group_id", "member_id", "instance_id", "subscribed_topic_regex"])
+def test_a_string_is_no_longer_than_kafka_allows(field: str) -> None:
+    """Records have int16 lengths: a longer one could not be stored."""
+    fields: dict[str, object] = {"group_id": "g", "member_id": "m", "member_epoch": 0}
+    for size in (32767, 32768):
+        (frame,) = generic.encode_request(RequestHeader(HEARTBEAT, 1, 7, "client"), **fields | {field: "x" * size})
+        data = bytes(frame)[4:]
+        header = decode_request_header(data, TO_CLIENTS)
+        if size > 32767:
+            with pytest.raises(PeerProtocolError, match="a string has 32768 bytes: Kafka's protocol allows 32767"):
+                consumer_protocol.decode_heartbeat(data, header)
+        else:
+            consumer_protocol.decode_heartbeat(data, header)
