@@ -36,7 +36,7 @@ from kreplog.core.consumer_group_messages import (
     TargetEpochRecord,
 )
 from kreplog.core.effects import Reply, Steps, WallClock
-from kreplog.core.group_messages import GroupRecord
+from kreplog.core.group_messages import GroupRecord, LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
     NOTHING,
@@ -347,6 +347,22 @@ class ConsumerMembership:
             current = CurrentAssignment(STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH, MemberState.STABLE, assigned, ())
             self._change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
         return ConsumerGroupHeartbeatResponse(ErrorCode.NONE, None, member_id, request.member_epoch)
+
+    def remove_static(
+        self, shard: GroupShard, reply_to: Hashable, request: LeaveGroupRequest, now_ms: int
+    ) -> Steps[None]:
+        """An administrator removes static members, by their instance ids; others leave by a heartbeat of their own."""
+        group = shard.groups[request.group_id]
+        consumer = _consumer(group)
+        errors: dict[MemberIdentity, ErrorCode] = {}
+        for identity in request.members:
+            holder = None if identity.member_id else consumer.static.get(identity.instance_id or "")
+            errors[identity] = ErrorCode.UNKNOWN_MEMBER_ID if holder is None else ErrorCode.NONE
+            if holder is not None:
+                self._remove(consumer, holder, now_ms)
+        removed = tuple(errors.items())
+        consumer.writes.answer(reply_to, lambda error: LeaveGroupResponse(error, () if error else removed))
+        yield from self._settle(shard, group)
 
     def _remove(self, consumer: ConsumerGroup, member_id: str, now_ms: int) -> None:
         for tombstone in list(consumer.member_tombstones(member_id)):

@@ -292,6 +292,8 @@ class GroupCoordinator:
                 yield from self._membership.join(shard, reply_to, request, now_ms)
             case SyncGroupRequest():
                 yield from self._membership.sync(shard, reply_to, request, now_ms)
+            case LeaveGroupRequest(group_id) if (group := shard.groups.get(group_id)) and group.consumer is not None:
+                yield from self._consumers.remove_static(shard, reply_to, request, now_ms)
             case LeaveGroupRequest():
                 yield from self._membership.leave(shard, reply_to, request, now_ms)
             case OffsetDeleteRequest():

@@ -19,8 +19,10 @@ from kreplog.core.group_messages import (
     CommitPartition,
     DeleteGroupsRequest,
     GroupRecord,
+    LeaveGroupRequest,
     ListedGroup,
     ListGroupsRequest,
+    MemberIdentity,
     OffsetCommitRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
@@ -28,6 +30,7 @@ from kreplog.core.group_messages import (
 )
 from kreplog.core.groups import consumer_membership
 from kreplog.core.groups.consumer_group import to_assignment
+from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscribed_topics import LOSS_MS
 from kreplog.errors import ErrorCode
 
@@ -256,6 +259,17 @@ class TestStaticMembers:
         shell.pass_time(SESSION_MS // 2)
         b.send()
         assert len(b.owned) == 4
+
+    def test_an_administrator_removes_static_members(self, shell: GroupShell) -> None:
+        a, b = member(shell, "a", instance_id="one"), member(shell, "b")
+        settle(a, b)
+        identities = (MemberIdentity("", "one"), MemberIdentity("", "two"), MemberIdentity("b"))
+        response = shell.put("remove", LeaveGroupRequest(GROUP, identities))
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        assert response.members == tuple(zip(identities, (ErrorCode.NONE, unknown, unknown), strict=True))
+        a.send(instance_id="one")
+        b.send()
+        assert a.error is ErrorCode.UNKNOWN_MEMBER_ID and b.numbers == [0, 1, 2, 3]
 
     def test_an_unknown_instance_has_to_join(self, shell: GroupShell) -> None:
         member(shell, "b")
@@ -514,8 +528,11 @@ def test_memory_is_charged_for_what_there_is() -> None:
                     shell.cluster.create(random.choice(("other", "third")), random.randint(1, 3))
                 case _:
                     consumer.acknowledge()
-            loaded = shell.core.charged
+            charged, group = shell.core.charged, shell.group
+            if group is not None and group.consumer is not None:
+                assert charged == GROUP_BYTES + len(GROUP) + group.consumer.size
+                assert group.consumer.members or group.consumer.size == 0
             if random.random() < 0.1:
                 shell.start()
                 shell.lead()
-                assert shell.core.charged == loaded
+                assert shell.core.charged == charged
