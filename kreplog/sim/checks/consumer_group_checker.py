@@ -5,7 +5,8 @@ epoch lost     a member is fenced, or unknown, within its session: its epoch, wh
 stale commit   a commit is acknowledged to a member in an epoch before its own, or that is a member no longer
 
 What a broker answers that no longer leads the group's partition does not lengthen a session: it cannot know that it has
-been replaced, and learns that within the session time-out of brokers, which is shorter than that of members.
+been replaced, and learns that within the session time-out of brokers, which is shorter than that of members. Clocks
+run at the same rate.
 """
 
 from __future__ import annotations
