@@ -326,7 +326,8 @@ class CommittedOffsets:
         """Write tombstones. whole: of the group too, unless it has come back to life meanwhile."""
         records: tuple[LogRecord, ...] = tuple(OffsetRecord(group.group_id, name, None) for name in partitions)
         if whole and group.consumer is not None:
-            records = (*records, *group.consumer.tombstones())
+            # What a failed append lacks may be the end of a member, whose records the log has still.
+            records = (*records, *group.consumer.writes.unwritten.values(), *group.consumer.tombstones())
         elif whole:
             records = (*records, GroupRecord(group.group_id, None))
         if not records:
@@ -339,6 +340,8 @@ class CommittedOffsets:
                 for at, partition in enumerate(partitions, base_offset):
                     shard.take_offset(group, partition, None, at)
                 if whole and group.is_empty and group.incarnation == incarnation:
+                    if group.consumer is not None:
+                        group.consumer.writes.drop()
                     shard.forget(group)
                 if group.is_gone and shard.groups.get(group.group_id) is group:
                     shard.remove(group)

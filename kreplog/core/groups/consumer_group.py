@@ -93,8 +93,9 @@ class ConsumerGroup:
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
     member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
     resolved_version. assigned_ms: when the target was last computed here.
-    topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id. size:
-    the memory that it takes, about; charged: that it is charged.
+    topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id.
+    rewrite: when what an append has failed to write is written again. size: the memory that it takes, about; charged:
+    that it is charged.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -117,6 +118,7 @@ class ConsumerGroup:
         self.writes = GroupWrites()
         self.sessions: dict[str, Deadline] = {}
         self.revocations: dict[str, Deadline] = {}
+        self.rewrite: Deadline | None = None
         self.size = 0
         self.charged = 0
 
@@ -236,6 +238,12 @@ class ConsumerGroup:
             for partition in _held(current):
                 self.size += PARTITION_BYTES
                 self.owners[partition] = member_id
+
+    def deadlines(self) -> Iterator[Deadline]:
+        yield from self.sessions.values()
+        yield from self.revocations.values()
+        if self.rewrite is not None:
+            yield self.rewrite
 
     def tombstones(self) -> Iterator[ConsumerGroupLogRecord]:
         """Records that delete all that is stored of it."""

@@ -62,6 +62,12 @@ LARGE = 2000
 LARGE_INTERVAL_MS = 1000
 """Minimum time between two target assignments of such a group. Source: KIP-1263, with a fixed value."""
 
+MAX_SUBSCRIPTION_BYTES = 128 << 10
+"""Of the names of a member's topics: its record has to fit in a batch of `__consumer_offsets`, beside others'."""
+
+REWRITE_MS = 1000
+"""Pause before what an append has failed to write is written again, if no heartbeat does so first."""
+
 _NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
 
 
@@ -170,6 +176,8 @@ class ConsumerMembership:
         known = None if instance_id is None else consumer.static.get(instance_id)
         joins = request.member_epoch == JOIN_EPOCH
         if joins and known is not None and consumer.has_left(known):
+            if member_id in consumer.members:
+                return _refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
             member_id = member_id or self._unique()
             self._replace(consumer, known, member_id)
             return member_id
@@ -200,14 +208,19 @@ class ConsumerMembership:
     def _room_refusal(
         self, shard: GroupShard, group: Group, member_id: str, member: ConsumerMemberMetadata
     ) -> ConsumerGroupHeartbeatResponse | None:
-        """The response to a new member for which there is no room."""
-        size = member_size(member_id, member)
-        if len(_consumer(group).members) >= self._config.group_consumer_max_size:
-            maximum = self._config.group_consumer_max_size
+        """The response to a new member, or one that says more about itself than before, for which there is no room."""
+        members, maximum = _consumer(group).members, self._config.group_consumer_max_size
+        if member_id not in members and len(members) >= maximum:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
-        if not shard.reserve(group, size):
-            return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        shard.release(group, size)  # charged with all else that changes
+        if sum(len(topic.encode()) for topic in member.subscribed_topics) > MAX_SUBSCRIPTION_BYTES:
+            text = f"SubscribedTopicNames has more than {MAX_SUBSCRIPTION_BYTES} bytes: use SubscribedTopicRegex"
+            return _refused(ErrorCode.INVALID_REQUEST, text)
+        known = members.get(member_id)
+        growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))
+        if growth > 0:
+            if not shard.reserve(group, growth):
+                return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            shard.release(group, growth)  # charged with all else that changes
         return None
 
     # Members that join or stay
@@ -221,11 +234,10 @@ class ConsumerMembership:
             return member_id
         known = consumer.members.get(member_id)
         member = _stated(known or _NEW_MEMBER, request)
-        if known is None:
+        if member != known:
             refusal = self._room_refusal(shard, group, member_id, member)
             if refusal is not None:
                 return refusal
-        if member != known:
             self._change(consumer, ConsumerMemberRecord(group.group_id, member_id, member))
         resubscribed = known is None or _subscription(known) != _subscription(member)
         self._resolve(consumer, now_ms, wall_ms)
@@ -240,7 +252,9 @@ class ConsumerMembership:
         if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
             target = consumer.target.get(member_id, NOTHING)
             is_free = partial(self._is_free, consumer, member_id)
-            current = reconcile(before, consumer.target_epoch, target, request.owned, is_free)
+            if before.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke
+                current = before._replace(assigned=to_assignment(to_partitions(before.assigned) & target))
+            current = reconcile(current, consumer.target_epoch, target, request.owned, is_free)
         if current != before or known is None:
             self._change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
         self._renew(shard, group, member_id, now_ms)
@@ -283,8 +297,9 @@ class ConsumerMembership:
             self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
         if version == consumer.resolved_version and len(wanted) == len(consumer.regexes):
             return
+        pending = sorted(wanted if version != consumer.resolved_version else wanted - consumer.regexes.keys())
         consumer.resolved_version = version
-        for regex in sorted(wanted):
+        for regex in pending:
             former = () if regex not in consumer.regexes else consumer.regexes[regex].topics
             found = set(matching(regex, self._cluster.topics()) or ())
             found.update(former if not consumer.topics.is_certain(now_ms) else consumer.topics.known.keys() & former)
@@ -427,9 +442,20 @@ class ConsumerMembership:
         shard.charge_consumer(group)
         if not consumer.members and not group.is_stored:
             consumer.writes.drop()
-        yield from consumer.writes.flush(self._log, shard, group)
+        yield from consumer.writes.flush(self._log, shard, group, partial(self._write_later, shard, group))
         if group.is_gone and shard.groups.get(group.group_id) is group:
             shard.remove(group)
+
+    def _write_later(self, shard: GroupShard, group: Group, now_ms: int) -> None:
+        """After an append that has failed: a group may have no member any more whose heartbeat would repeat it."""
+        consumer = _consumer(group)
+        if consumer.rewrite is None:
+            consumer.rewrite = Deadline(partial(self._rewrite, shard, group))
+        self._timers.set(consumer.rewrite, now_ms + REWRITE_MS)
+
+    def _rewrite(self, shard: GroupShard, group: Group, now_ms: int) -> Steps[None]:
+        if group.consumer is not None:
+            yield from self._settle(shard, group)
 
     # Shards
 
@@ -438,14 +464,21 @@ class ConsumerMembership:
         for group in shard.groups.values():
             if group.consumer is not None:
                 group.consumer.topics.loaded(now_ms)
+                self._drop_strangers(group.consumer)
                 for member_id in group.consumer.members:
                     self._renew(shard, group, member_id, now_ms)
                     self._limit_revocation(shard, group, member_id, now_ms)
 
+    def _drop_strangers(self, consumer: ConsumerGroup) -> None:
+        """Assignments without a member, as another program's records may have them, would hold partitions for ever."""
+        for member_id in sorted((consumer.current.keys() | consumer.target.keys()) - consumer.members.keys()):
+            for tombstone in list(consumer.member_tombstones(member_id)):
+                self._change(consumer, tombstone)
+
     def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
         for group in groups:
             if group.consumer is not None:
-                for deadline in (*group.consumer.sessions.values(), *group.consumer.revocations.values()):
+                for deadline in group.consumer.deadlines():
                     deadline.cancel()
                 yield from group.consumer.writes.abandon()
 

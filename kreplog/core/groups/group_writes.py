@@ -30,6 +30,7 @@ class GroupWrites:
         self.unwritten: dict[Hashable, LogRecord] = {}
         self._waiting: list[tuple[Hashable, Response]] = []
         self._is_writing = False
+        self._is_abandoned = False
 
     @property
     def is_idle(self) -> bool:
@@ -39,8 +40,11 @@ class GroupWrites:
         """Respond to a request once the log has all that has changed until now."""
         self._waiting.append((reply_to, response))
 
-    def flush(self, log: GroupLogWriter, shard: GroupShard, group: Group) -> Steps[None]:
-        """Append what is unwritten, unless an append is under way, and answer what waits."""
+    def flush(
+        self, log: GroupLogWriter, shard: GroupShard, group: Group, on_failure: Callable[[int], None]
+    ) -> Steps[None]:
+        """Append what is unwritten, unless an append is under way, and answer what waits. on_failure: called with the
+        time when it has failed."""
         if self._is_writing:
             return
         waiting, self._waiting = self._waiting, []
@@ -55,11 +59,13 @@ class GroupWrites:
             self._is_writing = False
             if error is not ErrorCode.NONE:
                 self._keep(records)
+                if not self._is_abandoned:
+                    on_failure(now_ms)
             group.is_stored = group.is_stored or base_offset >= 0
             for reply_to, response in waiting:
                 yield Reply(reply_to, response(error))
             if self._waiting or (self.unwritten and error is ErrorCode.NONE):
-                yield from self.flush(log, shard, group)
+                yield from self.flush(log, shard, group, on_failure)
 
         yield from log.append(shard, group, tuple(records.values()), written)
 
@@ -74,6 +80,7 @@ class GroupWrites:
 
     def abandon(self) -> Steps[None]:
         """This broker no longer coordinates the group: whoever waits has to find the new coordinator."""
+        self._is_abandoned = True
         waiting, self._waiting = self._waiting, []
         for reply_to, response in waiting:
             yield Reply(reply_to, response(ErrorCode.NOT_COORDINATOR))

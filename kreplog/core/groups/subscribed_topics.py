@@ -50,7 +50,7 @@ class SubscribedTopics:
         self.known: dict[str, SubscribedTopic] = {}
         self.metadata_hash = 0
         self._certain_ms = 0
-        self._lost_until_ms: int | None = None
+        self._lost_until_ms: dict[str, int] = {}
         self._seen: tuple[int, Collection[str]] | None = None
 
     def loaded(self, now_ms: int) -> None:
@@ -63,17 +63,13 @@ class SubscribedTopics:
     def refresh(self, names: frozenset[str], cluster: ClusterTopics, now_ms: int) -> None:
         """Take the topics of these names from the metadata."""
         seen = cluster.topics_version, names
-        if not cluster.has_source or (seen == self._seen and self._lost_until_ms is None):
+        if not cluster.has_source or (seen == self._seen and not self._lost_until_ms):
             return
         self._seen = seen
         found = {name: topic for name in names if (topic := topic_of(name, cluster)) is not None}
         lost = {name: topic for name, topic in self.known.items() if name in names and _is_less(found.get(name), topic)}
-        if lost and self._lost_until_ms is None:
-            self._lost_until_ms = now_ms + LOSS_MS
-        if lost and self._lost_until_ms is not None and now_ms < self._lost_until_ms:
-            found |= lost
-        else:
-            self._lost_until_ms = None
+        self._lost_until_ms = {name: self._lost_until_ms.get(name, now_ms + LOSS_MS) for name in lost}
+        found |= {name: topic for name, topic in lost.items() if now_ms < self._lost_until_ms[name]}
         self.known, self.metadata_hash = found, _hash(found)
 
     def counts(self) -> dict[str, int]:

@@ -1,0 +1,156 @@
+"""Groups of the consumer protocol where things go wrong: nobody is left behind, and no partition without an owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from kreplog.core.consumer_group_messages import (
+    CurrentAssignment,
+    CurrentAssignmentRecord,
+    MemberState,
+    TopicIdPartitions,
+)
+from kreplog.core.group_messages import DeleteGroupsRequest, partition_of_group
+from kreplog.core.groups.consumer_membership import MAX_SUBSCRIPTION_BYTES, REWRITE_MS
+from kreplog.core.groups.subscribed_topics import LOSS_MS
+from kreplog.core.patterns import matching
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+from tests.core.groups.consumers import Consumer, consumer_shell, described, settle
+from tests.core.groups.group_shell import GROUP, PARTITIONS, GroupShell
+
+AT = partition_of_group(GROUP, PARTITIONS)
+
+
+@pytest.fixture
+def shell() -> GroupShell:
+    return consumer_shell()
+
+
+def test_a_static_member_returns_to_a_smaller_target(shell: GroupShell) -> None:
+    """As in a rolling restart of a group that grows. It has nothing to revoke: it has just started."""
+    first = Consumer(shell, "a", instance_id="i")
+    first.join()
+    first.leave(-2)
+    b = Consumer(shell, "b")
+    b.join()
+    assert b.numbers == []
+    second = Consumer(shell, "a2", instance_id="i")
+    second.join()
+    settle(second, b)
+    assert (second.error, b.error) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert sorted(second.numbers + b.numbers) == [0, 1, 2, 3] and len(b.numbers) == 2
+
+
+def test_a_member_does_not_take_the_place_of_another(shell: GroupShell) -> None:
+    left, other = Consumer(shell, "a", instance_id="i"), Consumer(shell, "b")
+    left.join()
+    other.join()
+    settle(left, other)
+    left.leave(-2)
+    impostor = Consumer(shell, "b", instance_id="i")
+    impostor.join()
+    assert impostor.error is ErrorCode.INVALID_REQUEST
+    other.acknowledge()
+    assert other.error is ErrorCode.NONE and len(other.numbers) == 2
+
+
+def test_the_end_of_a_member_is_written_although_nobody_is_left(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    shell.fail(ErrorCode.REQUEST_TIMED_OUT)
+    shell.automatic = True
+    shell.pass_time(REWRITE_MS)
+    response = shell.join("c", requires_member_id=True)
+    assert response is not None and response.error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_a_deleted_group_stays_deleted_after_a_failed_append(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    shell.fail(ErrorCode.REQUEST_TIMED_OUT)
+    shell.automatic = True
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))).results == ((GROUP, ErrorCode.NONE),)
+    assert shell.group_ids() == [] and shell.core.charged == 0
+    shell.start()
+    shell.lead()
+    assert shell.group_ids() == []
+
+
+def test_a_coordinator_that_was_replaced_writes_nothing_again(shell: GroupShell) -> None:
+    shell.automatic = False
+    a = Consumer(shell, "a")
+    a.join()
+    shell.resign(AT)
+    shell.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    shell.pass_time(2 * REWRITE_MS)
+    assert not shell.waiting
+
+
+def test_a_subscription_that_no_record_holds_is_refused(shell: GroupShell) -> None:
+    """One batch has what has changed of all members: it would fail for all of them."""
+    a, b = Consumer(shell, "a"), Consumer(shell, "b")
+    topics = tuple(f"{number:0200}" for number in range(MAX_SUBSCRIPTION_BYTES // 200 + 1))
+    a.join()
+    a.send(subscribed_topics=topics)
+    assert a.error is ErrorCode.INVALID_REQUEST
+    b.join(*topics)
+    assert b.error is ErrorCode.INVALID_REQUEST
+    a.acknowledge()
+    assert a.error is ErrorCode.NONE and len(a.numbers) == 4
+
+
+def test_topics_are_missing_for_as_long_as_each_is(shell: GroupShell) -> None:
+    """One that is gone for good does not shorten the time of another that is missing for a moment."""
+    shell.cluster.create("other", 1)
+    a = Consumer(shell, "a")
+    a.join("topic", "other")
+    shell.delete(TopicPartition("other", 0))
+    a.send()
+    shell.pass_time(LOSS_MS - 10)
+    missing = {name: state for name, state in shell.cluster.partitions.items() if name.topic == "topic"}
+    shell.cluster.delete(*missing)
+    a.send()
+    shell.pass_time(20)
+    a.acknowledge()
+    shell.cluster.restore(missing)
+    assert {0, 1, 2, 3} <= set(a.numbers)
+
+
+def test_an_assignment_without_a_member_holds_no_partition(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    ((topic_id, _), *_) = a.owned
+    current = CurrentAssignment(1, 0, MemberState.STABLE, (TopicIdPartitions(topic_id, (0, 1)),), ())
+    shell.logs[AT].append(CurrentAssignmentRecord(GROUP, "ghost", current))
+    shell.committed[AT] = len(shell.logs[AT])
+    shell.start()
+    shell.lead()
+    shell.pass_time(LOSS_MS)
+    a.leave()
+    b = Consumer(shell, "b")
+    b.join()
+    settle(b)
+    assert b.numbers == [0, 1, 2, 3] and str(described(shell).state) == "Stable"
+
+
+def test_an_expression_is_matched_once(shell: GroupShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with each that another member brings."""
+    pytest.importorskip("re2", reason="needs google-re2, the extra `cluster`")
+    matched: list[str] = []
+
+    def noting(pattern: str, names: frozenset[str]) -> frozenset[str] | None:
+        matched.append(pattern)
+        return matching(pattern, names)
+
+    monkeypatch.setattr("kreplog.core.groups.consumer_membership.matching", noting)
+    patterns = [f"topic|x{number}" for number in range(5)]
+    for number, pattern in enumerate(patterns):
+        member = Consumer(shell, f"{number}")
+        member.join(subscribed_topics=None, subscribed_regex=pattern)
+        assert member.error is ErrorCode.NONE
+    assert matched == patterns
