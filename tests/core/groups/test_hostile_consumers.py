@@ -101,7 +101,7 @@ def test_a_subscription_that_no_record_holds_is_refused(shell: GroupShell) -> No
     b.join(*topics)
     assert b.error is ErrorCode.INVALID_REQUEST
     a.acknowledge()
-    assert a.error is ErrorCode.NONE and len(a.numbers) == 4
+    assert (a.error, len(a.numbers)) == (ErrorCode.NONE, 4)
 
 
 def test_topics_are_missing_for_as_long_as_each_is(shell: GroupShell) -> None:
