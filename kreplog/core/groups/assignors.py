@@ -36,7 +36,7 @@ def assign_uniform(
     counts: Mapping[str, int],
     former: Mapping[str, Iterable[Partition]],
 ) -> dict[str, Partitions]:
-    """See the module."""
+    """The assignor `uniform`: as many partitions for each member as can be."""
     subscribers = _subscribers(subscriptions, counts)
     shares = _retained(subscriptions, counts, former)
     loads = {member: sum(map(len, topics.values())) for member, topics in shares.items()}
@@ -51,7 +51,7 @@ def assign_range(
     counts: Mapping[str, int],
     former: Mapping[str, Iterable[Partition]],
 ) -> dict[str, Partitions]:
-    """See the module."""
+    """The assignor `range`: ranges of each topic, with the same numbers of topics that are alike."""
     shares = _retained(subscriptions, counts, former)
     for topic, members in _subscribers(subscriptions, counts).items():
         least, extra = divmod(counts[topic], len(members))

@@ -86,7 +86,7 @@ def record_key(record: ConsumerGroupLogRecord) -> Hashable:
 
 
 class ConsumerGroup:
-    """See the module.
+    """The state of one group of the consumer protocol.
 
     epoch: of the members and what they are subscribed to, 0 before the first. metadata_hash: of the subscribed topics
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the

@@ -72,7 +72,8 @@ _NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
 
 
 class ConsumerMembership:
-    """See the module. cluster: this broker's metadata. unique: returns a text that no process has returned before."""
+    """Heartbeats, time-outs and descriptions of consumer groups. cluster: this broker's metadata. unique: returns a
+    text that no process has returned before."""
 
     def __init__(
         self,

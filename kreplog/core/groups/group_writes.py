@@ -24,7 +24,7 @@ Response = Callable[[ErrorCode], GroupResponse]
 
 
 class GroupWrites:
-    """See the module. unwritten: by key, in order."""
+    """The unwritten records of one group, and who waits for them. unwritten: by key, in order."""
 
     def __init__(self) -> None:
         self.unwritten: dict[Hashable, LogRecord] = {}

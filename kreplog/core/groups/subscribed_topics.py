@@ -44,7 +44,10 @@ class SubscribedTopic(NamedTuple):
 
 
 class SubscribedTopics:
-    """See the module. known: by name. metadata_hash: of those, 64 bits, signed; 0 for none."""
+    """The topics of one group as far as they are known.
+
+    known: by name. metadata_hash: of those, 64 bits, signed; 0 for none.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, SubscribedTopic] = {}
