@@ -176,12 +176,10 @@ class ConsumerMembership:
         member_id, instance_id = request.member_id, request.instance_id
         known = None if instance_id is None else consumer.static.get(instance_id)
         joins = request.member_epoch == JOIN_EPOCH
-        if joins and known is not None and consumer.has_left(known):
-            if member_id in consumer.members:
+        if known is not None and known == _left_member(consumer, request):
+            if member_id != known and member_id in consumer.members:
                 return _refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
-            member_id = member_id or self._unique()
-            self._replace(consumer, known, member_id)
-            return member_id
+            return member_id or self._unique()
         if known is not None and known != member_id:
             if joins:
                 return _refused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is still the member {known}")
@@ -214,7 +212,7 @@ class ConsumerMembership:
         if member_id not in members and len(members) >= maximum:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
         if sum(len(topic.encode()) for topic in member.subscribed_topics) > MAX_SUBSCRIPTION_BYTES:
-            text = f"SubscribedTopicNames has more than {MAX_SUBSCRIPTION_BYTES} bytes: use SubscribedTopicRegex"
+            text = f"SubscribedTopicNames has more than {MAX_SUBSCRIPTION_BYTES} bytes: subscribe to fewer topics"
             return _refused(ErrorCode.INVALID_REQUEST, text)
         known = members.get(member_id)
         growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))
@@ -233,12 +231,18 @@ class ConsumerMembership:
         member_id = self._identify(consumer, request)
         if not isinstance(member_id, str):
             return member_id
-        known = consumer.members.get(member_id)
+        former_id = _left_member(consumer, request)
+        known = consumer.members.get(former_id or member_id)
         member = _stated(known or _NEW_MEMBER, request)
         if member != known:
-            refusal = self._room_refusal(shard, group, member_id, member)
+            refusal = self._room_refusal(shard, group, former_id or member_id, member)
             if refusal is not None:
+                if known is not None and former_id is None:
+                    self._renew(shard, group, member_id, now_ms)  # it is alive
                 return refusal
+        if former_id is not None:
+            self._replace(consumer, former_id, member_id)
+        if member != known:
             self._change(consumer, ConsumerMemberRecord(group.group_id, member_id, member))
         resubscribed = known is None or _subscription(known) != _subscription(member)
         self._resolve(consumer, now_ms, wall_ms)
@@ -455,7 +459,11 @@ class ConsumerMembership:
         self._timers.set(consumer.rewrite, now_ms + REWRITE_MS)
 
     def _rewrite(self, shard: GroupShard, group: Group, now_ms: int) -> Steps[None]:
-        if group.consumer is not None:
+        if group.consumer is None:
+            return
+        if group.in_flight:  # such as the deletion of the group, which these records must not follow
+            self._write_later(shard, group, now_ms)
+        else:
             yield from self._settle(shard, group)
 
     # Shards
@@ -466,6 +474,8 @@ class ConsumerMembership:
             if group.consumer is not None:
                 group.consumer.topics.loaded(now_ms)
                 self._drop_strangers(group.consumer)
+                if group.consumer.writes.unwritten:
+                    self._write_later(shard, group, now_ms)
                 for member_id in group.consumer.members:
                     self._renew(shard, group, member_id, now_ms)
                     self._limit_revocation(shard, group, member_id, now_ms)
@@ -532,6 +542,13 @@ def _consumer(group: Group) -> ConsumerGroup:
 
 def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error, message)
+
+
+def _left_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> str | None:
+    """The static member that has left and that the one that joins with this request replaces."""
+    holder = None if request.instance_id is None else consumer.static.get(request.instance_id)
+    joins = request.member_epoch == JOIN_EPOCH
+    return holder if joins and holder is not None and consumer.has_left(holder) else None
 
 
 def _stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemberMetadata:

@@ -71,8 +71,9 @@ class SubscribedTopics:
         self._seen = seen
         found = {name: topic for name in names if (topic := topic_of(name, cluster)) is not None}
         lost = {name: topic for name, topic in self.known.items() if name in names and _is_less(found.get(name), topic)}
-        self._lost_until_ms = {name: self._lost_until_ms.get(name, now_ms + LOSS_MS) for name in lost}
-        found |= {name: topic for name, topic in lost.items() if now_ms < self._lost_until_ms[name]}
+        until_ms = {name: self._lost_until_ms.get(name, now_ms + LOSS_MS) for name in lost}
+        self._lost_until_ms = {name: at_ms for name, at_ms in until_ms.items() if now_ms < at_ms}
+        found |= {name: lost[name] for name in self._lost_until_ms}
         self.known, self.metadata_hash = found, _hash(found)
 
     def counts(self) -> dict[str, int]:

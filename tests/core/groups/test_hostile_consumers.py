@@ -16,7 +16,7 @@ from kreplog.core.groups.subscribed_topics import LOSS_MS
 from kreplog.core.patterns import matching
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
-from tests.core.groups.consumers import Consumer, consumer_shell, described, settle
+from tests.core.groups.consumers import SESSION_MS, Consumer, consumer_shell, described, settle
 from tests.core.groups.group_shell import GROUP, PARTITIONS, GroupShell
 
 AT = partition_of_group(GROUP, PARTITIONS)
@@ -154,3 +154,66 @@ def test_an_expression_is_matched_once(shell: GroupShell, monkeypatch: pytest.Mo
         member.join(subscribed_topics=None, subscribed_regex=pattern)
         assert member.error is ErrorCode.NONE
     assert matched == patterns
+
+
+def test_a_static_member_returns_with_its_member_id(shell: GroupShell) -> None:
+    """As Java's client does, which has one for its life."""
+    a = Consumer(shell, "a", instance_id="i")
+    a.join()
+    a.leave(-2)
+    a.join()
+    assert (a.error, len(a.numbers)) == (ErrorCode.NONE, 4)
+
+
+def test_a_refused_return_leaves_the_member_as_it_was(shell: GroupShell) -> None:
+    """It still expires."""
+    a = Consumer(shell, "a", instance_id="i")
+    a.join()
+    a.leave(-2)
+    topics = tuple(f"{number:0200}" for number in range(MAX_SUBSCRIPTION_BYTES // 200 + 1))
+    Consumer(shell, "a2", instance_id="i").join(*topics)
+    assert [member.member_id for member in described(shell).members] == ["a"]
+    shell.pass_time(SESSION_MS)
+    assert described(shell).members == ()
+
+
+def test_what_is_written_again_does_not_follow_a_deletion(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    shell.fail(ErrorCode.REQUEST_TIMED_OUT)
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+    shell.pass_time(REWRITE_MS)
+    shell.commit()
+    shell.automatic = True
+    shell.pass_time(2 * REWRITE_MS)
+    assert shell.group_ids() == []
+    shell.start()
+    shell.lead()
+    assert shell.group_ids() == []
+
+
+def test_an_empty_group_with_an_assignment_left_behind_can_change_its_protocol(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    ((topic_id, _), *_) = a.owned
+    a.leave()
+    current = CurrentAssignment(1, 0, MemberState.STABLE, (TopicIdPartitions(topic_id, (0, 1)),), ())
+    shell.logs[AT].append(CurrentAssignmentRecord(GROUP, "ghost", current))
+    shell.committed[AT] = len(shell.logs[AT])
+    shell.start()
+    shell.lead()
+    shell.pass_time(REWRITE_MS)
+    response = shell.join("c", requires_member_id=True)
+    assert response is not None and response.error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_a_member_whose_change_is_refused_is_alive(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    topics = tuple(f"{number:0200}" for number in range(MAX_SUBSCRIPTION_BYTES // 200 + 1))
+    for _ in range(2):
+        shell.pass_time(SESSION_MS - 1)
+        a.send(subscribed_topics=topics)
+    assert [member.member_id for member in described(shell).members] == ["a"]
