@@ -22,4 +22,9 @@ class Closing:
     def __exit__(
         self: _HasClose, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None or isinstance(error, Exception):
+                raise
+            error.add_note(f"and the end of the `with`: {failure}")  # an interrupt stays one

@@ -38,6 +38,7 @@ class Avro(TopicCodec):
         self._parsed = None if self._schema is None else _own(self._schema.text)
 
     def for_topic(self, path: str, field: str) -> ObjectCodec:
+        _fastavro()  # where it is missing, that is an error here, not at the first record
         schema = self._schema
         subject = subject_of(path, field, self._registry, self._subject)
         readers = _readers(subject, None if self._parsed is None else self._parsed.schema)

@@ -32,9 +32,10 @@ def parsed_json(text: str) -> Any:
         raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT}")
     try:
         schema = json.loads(text)
+        is_deep = is_nested_deeper(schema, MAX_JSON_NESTING)
     except RecursionError:
-        schema = None
-    if schema is None or is_nested_deeper(schema, MAX_JSON_NESTING):
+        is_deep = True
+    if is_deep:
         raise ValueError(f"its JSON is nested more than {MAX_JSON_NESTING} deep")
     return schema
 

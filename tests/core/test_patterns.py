@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("re2", reason="needs google-re2, the extra `cluster`")
 
-from kreplog.core.patterns import matching, whole_text_matcher
+from kreplog.core.patterns import MAX_LENGTH, matching, whole_text_matcher
 
 NAMES = ("orders", "orders-eu", "my-orders", "__consumer_offsets", "a" * 249)
 
@@ -27,7 +27,9 @@ def test_whole_names_match(pattern: str, found: set[str]) -> None:
     assert matching(pattern, NAMES) == frozenset(found)
 
 
-@pytest.mark.parametrize("pattern", ["(", "*", "[a", "a(?=b)", r"(a)\1", r"\pL{100}", "(.*){900}"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "*", "[a", "a(?=b)", r"(a)\1", r"\pL{100}", "(.*){900}", "x" * (MAX_LENGTH + 1)]
+)
 def test_what_re2_does_not_know_or_what_takes_too_much_is_refused(pattern: str) -> None:
     assert whole_text_matcher(pattern) is None
     assert matching(pattern, NAMES) is None

@@ -17,6 +17,8 @@ import pytest
 
 from kreplog import Log, LogConfig, errors
 from kreplog._native import batch
+from kreplog.closing import Closing
+from kreplog.errors import StorageError
 from tests.faults.forked import result_of
 
 
@@ -72,6 +74,18 @@ def test_flushing_and_appending_beside_close(path: Path) -> None:
         assert all(isinstance(error, errors.LogClosedError) for error in raised), raised
     with Log.open(path) as log:
         assert log.log_end_offset == max(acknowledged) + 1
+
+
+def test_an_interrupt_is_not_replaced_by_what_a_close_raises() -> None:
+    class Failing(Closing):
+        def close(self) -> None:
+            raise StorageError("the disk is full")
+
+    with pytest.raises(KeyboardInterrupt) as raised, Failing():
+        raise KeyboardInterrupt
+    assert "the disk is full" in raised.value.__notes__[0]
+    with pytest.raises(StorageError), Failing():
+        raise ValueError
 
 
 def test_an_interrupted_truncation_takes_no_more_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

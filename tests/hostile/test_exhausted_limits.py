@@ -88,7 +88,7 @@ def test_a_flush_needs_no_descriptor_but_those_of_the_segments(folder: Path) -> 
     The latter is opened: it is missed where it was deleted."""
 
     def run() -> None:
-        with Log.open(folder / "t-0", CONFIG) as log:
+        with pytest.raises(LogFailedError, match="not made durable"), Log.open(folder / "t-0", CONFIG) as log:
             for _ in range(40):
                 log.append(VALUE)
             log.append_batches(sent(7, 0, VALUE), 0, transactional=True)

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,7 +458,8 @@ def test_wrong_arguments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Topic.open(path, 1, value_codec=Avro("long", 5))  # type: ignore[arg-type]  # on purpose
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
-    for codec in (lambda: Avro("long"), lambda: Protobuf(Order)):
+    reader = partial(Topic.open, path / "read", 1, value_codec=Avro())
+    for codec in (lambda: Avro("long"), lambda: Protobuf(Order), reader):
         with pytest.raises(UsageError, match=r"kreplog\[schemas\]"):
             codec()
 
