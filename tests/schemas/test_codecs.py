@@ -458,7 +458,7 @@ def test_wrong_arguments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Topic.open(path, 1, value_codec=Avro("long", 5))  # type: ignore[arg-type]  # on purpose
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
-    reader = partial(Topic.open, path / "read", 1, value_codec=Avro())
+    reader = partial(Topic.open, path / "read", 1, value_codec=Avro(None))
     for codec in (lambda: Avro("long"), lambda: Protobuf(Order), reader):
         with pytest.raises(UsageError, match=r"kreplog\[schemas\]"):
             codec()
