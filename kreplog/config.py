@@ -317,8 +317,9 @@ class GroupConfig:
     group_consumer_assignors: the assignors that they may choose, the default first.
     offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
     offsets_commit_timeout_ms: how long a commit waits for the in-sync replicas.
-    offsets_retention_minutes: after this time without members a group's offsets are deleted; those that simple
-        consumers have committed, after this time without a commit.
+    offsets_retention_minutes: after this time without members the offsets of a group of the classic protocol are
+        deleted; those that simple consumers and groups of the consumer protocol have committed, after this time
+        without a commit, unless a member reads the topic.
     offsets_retention_check_interval_ms: interval of the checks for offsets to delete.
     offsets_topic_num_partitions, offsets_topic_replication_factor, offsets_topic_segment_bytes: of
         `__consumer_offsets`, when it is created. The groups are spread over its partitions by their names, so the

@@ -12,27 +12,30 @@ import pytest
 from tests.waiting import until
 
 RUN = """
-import subprocess, sys, time
+import os, subprocess, time
 from tests import orphans
 orphans.watch()
 sleeper = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, start_new_session=True)
-print(sleeper.pid, flush=True)
-time.sleep(600)
+fork = os.fork()
+if fork:
+    print(sleeper.pid, fork, flush=True)
+time.sleep(600)  # until it is killed
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_killed_run_leaves_no_process_behind() -> None:
     runs = [subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE) for _ in range(2)]
-    sleepers = []
+    started = []
     for run in runs:
         assert run.stdout is not None
         with run.stdout as output:
-            sleepers.append(int(output.readline()))
-    for run, sleeper, others in zip(runs, sleepers, (sleepers[1:], []), strict=True):
+            started.append([int(process) for process in output.readline().split()])
+    for run, processes, others in zip(runs, started, (started[1], []), strict=True):
         run.kill()
         run.wait()
-        until(partial(_has_ended, sleeper))
+        for process in processes:
+            until(partial(_has_ended, process))
         assert not any(map(_has_ended, others))
 
 

@@ -83,7 +83,6 @@ class ConsumerGroupDescribeRequest:
 class MemberType(IntEnum):
     """The protocol that a member of a consumer group uses, as ConsumerGroupDescribe names it."""
 
-    UNKNOWN = -1
     CLASSIC = 0
     CONSUMER = 1
 

@@ -228,8 +228,8 @@ class MemberFenced(ConsumerGroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class EpochCommitted(ConsumerGroupEvent):
-    """The response to a commit in an epoch. latest: that the member had when it sent the commit, -1 if it was that
-    member no longer. error: its name."""
+    """The response to an offset commit of a member in an epoch. latest: the epoch that the member had when it sent the
+    commit, -1 if it was that member no longer. error: its name."""
 
     latest: int
     error: str

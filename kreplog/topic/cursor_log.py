@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from kreplog._native import log as segmented_log
 from kreplog._native import writable
 from kreplog._native.directory import TopicLock
-from kreplog._native.files import error_of
+from kreplog._native.files import error_of, names_in
 from kreplog._native.state import STATE_NAME
 from kreplog.config import LogConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, OffsetAndMetadata, OffsetRecord, partition_of_group
@@ -102,11 +102,7 @@ class CursorLog:
     def read_all(self, topic: str) -> dict[str, Committed]:
         """The same of all cursors by name, and of a broker's consumer groups; takes no lock. Raises StorageError."""
         found: dict[str, Committed] = {}
-        try:
-            names = os.listdir(self._folder)
-        except OSError as error:
-            raise error_of("cannot list", self._folder, error) from error
-        for name in sorted(names):
+        for name in sorted(names_in(self._folder)):
             if name.startswith(OFFSETS_TOPIC + "-") and name[len(OFFSETS_TOPIC) + 1 :].isdigit():
                 with PartitionLog.open(os.path.join(self._folder, name), read_only=True) as log:
                     found |= _committed_in(log, topic)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
+
+from tests.clients.polling import PollingThread
 
 
 def confluent() -> Any:
@@ -30,45 +30,31 @@ def consumer_of(bootstrap: str, group: str, **settings: Any) -> Any:
     )
 
 
-class Member:
+class Member(PollingThread):
     """A member of a group, polled by a thread, which alone uses the consumer and commits each record that it has read:
     librdkafka's Python calls of two threads wait for each other.
 
     values: of these records. failures: errors of polls and commits. assignment, member_id: as of the last poll."""
 
     def __init__(self, bootstrap: str, group: str, *topics: str, **settings: Any) -> None:
+        super().__init__(consumer_of(bootstrap, group, **settings))
         self.values: list[bytes] = []
         self.failures: list[str] = []
         self.assignment: list[tuple[str, int]] = []
         self.member_id = ""
-        self._consumer = consumer_of(bootstrap, group, **settings)
         self._consumer.subscribe(list(topics))
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._poll)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._consumer.close()
 
     def _poll(self) -> None:
-        while not self._ended.is_set():
-            record = self._consumer.poll(0.1)
-            self.assignment = sorted((each.topic, each.partition) for each in self._consumer.assignment())
-            self.member_id = str(self._consumer.memberid())
-            if record is None:
-                continue
-            if record.error():
-                self.failures.append(str(record.error()))
-                continue
-            self.values.append(record.value())
-            try:
-                self._consumer.commit(record, asynchronous=False)
-            except confluent().KafkaException as error:  # it may have been committed all the same
-                self.failures.append(str(error))
+        record = self._consumer.poll(0.1)
+        self.assignment = sorted((each.topic, each.partition) for each in self._consumer.assignment())
+        self.member_id = str(self._consumer.memberid())
+        if record is None:
+            return
+        if record.error():
+            self.failures.append(str(record.error()))
+            return
+        self.values.append(record.value())
+        try:
+            self._consumer.commit(record, asynchronous=False)
+        except confluent().KafkaException as error:  # it may have been committed all the same
+            self.failures.append(str(error))

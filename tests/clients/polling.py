@@ -1,4 +1,4 @@
-"""Polled: a consumer of kafka-python that a thread polls."""
+"""Consumers that a thread polls."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any, Self
 POLL_MS = 1000
 
 
-class Polled:
-    """A member of a group, polled by a thread of its own, for long at a time: kafka-python loses the assignment that
-    arrives between two polls. values: of the records so far. Closed at the end."""
+class PollingThread:
+    """Calls `_poll` of a consumer again and again, until it is closed at the end of `with`."""
 
     def __init__(self, consumer: Any) -> None:
-        self.values: list[bytes] = []
         self._consumer = consumer
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._poll)
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -30,11 +28,26 @@ class Polled:
         self._thread.join()
         self._consumer.close()
 
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._poll()
+
+    def _poll(self) -> None:
+        raise NotImplementedError
+
+
+class Polled(PollingThread):
+    """A member of a group by kafka-python, polled for long at a time: kafka-python loses the assignment that arrives
+    between two polls. values: of the records so far."""
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__(consumer)
+        self.values: list[bytes] = []
+
     @property
     def assignment(self) -> set[Any]:
         return set(self._consumer.assignment())
 
     def _poll(self) -> None:
-        while not self._ended.is_set():
-            for records in self._consumer.poll(POLL_MS).values():
-                self.values += [record.value for record in records]
+        for records in self._consumer.poll(POLL_MS).values():
+            self.values += [record.value for record in records]

@@ -19,12 +19,16 @@ def as_who_may_only_read(path: Path, call: Callable[[], Any]) -> Any:
             os.setresuid(65534, 65534, 65534)
         return call()
 
-    tops = [*path.parent.parents[:3], path.parent, *filter(Path.is_dir, path.parent.iterdir())]
+    # Those that pytest has made for this user alone; another user's are open to all, or this user's own.
+    closed = [place for place in path.parent.parents if os.geteuid() == 0 and not place.stat().st_mode & 0o001]
+    folders = [path.parent, *filter(Path.is_dir, path.parent.iterdir())]
     files = [file for file in path.parent.rglob("*") if file.is_file()]
-    modes = {place: place.stat().st_mode for place in (*tops, *files)}
+    modes = {place: place.stat().st_mode for place in (*closed, *folders, *files)}
     try:
-        for top in tops:
-            top.chmod(0o755)
+        for place in closed:
+            place.chmod(modes[place] | 0o011)
+        for folder in folders:
+            folder.chmod(0o755)
         for file in files:
             file.chmod(0o444)
         return InChild(run).result()

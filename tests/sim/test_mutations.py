@@ -43,6 +43,7 @@ FOUND = {
     "cluster-default-before-own-config": 7,
     "commits-answered-at-once": 3,
     "commits-below-min-isr": 12,
+    "consumers-refused": 340,
     "control-request-sent-once": 0,
     "control-requests-reordered": 18,
     "controller-writes-unfenced": 60,

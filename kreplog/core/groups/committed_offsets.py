@@ -375,7 +375,7 @@ class CommittedOffsets:
     def _expired(self, group: Group, wall_ms: int) -> Iterator[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * 60_000
         empty = group.is_empty
-        simple = group.protocol_type is None
+        by_commit = group.protocol_type is None  # simple consumers, and groups of the consumer protocol
         unsettled = group.consumer is None and group.state is not GroupState.STABLE
         topics = None if empty or unsettled else group.subscribed_topics()
         unstable = group.unstable
@@ -388,7 +388,7 @@ class CommittedOffsets:
             if value.expire_ms >= 0:
                 over = wall_ms >= value.expire_ms
             else:
-                since_ms = value.commit_ms if simple or not empty else max(group.state_ms, value.commit_ms)
+                since_ms = value.commit_ms if by_commit or not empty else max(group.state_ms, value.commit_ms)
                 over = wall_ms - since_ms >= retention_ms
             if over:
                 yield partition

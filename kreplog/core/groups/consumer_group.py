@@ -92,10 +92,10 @@ class ConsumerGroup:
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
     member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
-    resolved_version. assigned_ms: when the target was last computed here.
-    topics: those that it reads. writes: what its log lacks still. sessions, revocations: deadlines by member id.
-    rewrite: when what an append has failed to write is written again. size: the memory that it takes, about; charged:
-    that it is charged.
+    resolved_version. missing: topics among those that these metadata lack. topics: those that it reads.
+    assigned_ms: when the target was last computed here. writes: what its log lacks still. sessions, revocations:
+    deadlines by member id. rewrite: when what an append has failed to write is written again. size: the memory that it
+    takes, about; charged: that it is charged.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -110,6 +110,7 @@ class ConsumerGroup:
         self.owners: dict[Partition, str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.resolved_version = -1
+        self.missing: frozenset[str] = frozenset()
         self._readers: Counter[str] = Counter()
         self._expressions: Counter[str] = Counter()
         self._subscribed: frozenset[str] | None = None

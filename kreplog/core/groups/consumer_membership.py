@@ -30,6 +30,7 @@ from kreplog.core.consumer_group_messages import (
     DescribedConsumerGroup,
     DescribedTopic,
     MemberState,
+    MemberType,
     ResolvedRegex,
     ResolvedRegexRecord,
     TargetAssignmentRecord,
@@ -105,6 +106,9 @@ class ConsumerMembership:
         else:
             wall_ms: int = yield WallClock()
             response = self._follow(shard, group, request, now_ms, wall_ms)
+            if response.error is not ErrorCode.NONE and self._end_unused(shard, group):
+                yield Reply(reply_to, response)
+                return
         consumer.writes.answer(reply_to, lambda error: _refused(error) if error else response)
         yield from self._settle(shard, group)
 
@@ -160,13 +164,26 @@ class ConsumerMembership:
         if group.consumer is None:
             if not joins or not group.is_empty or group.pending:
                 return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
-            was_stored = group.is_stored
-            group.forget()
             group.consumer = ConsumerGroup(group.group_id)
-            if was_stored:
-                group.is_stored = True
-                group.consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
         return None
+
+    def _convert(self, group: Group) -> None:
+        """Nothing refuses the first member: what was stored of a classic group is deleted by the same append."""
+        was_stored = group.is_stored
+        group.forget()
+        if was_stored:
+            group.is_stored = True
+            _consumer(group).writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
+
+    def _end_unused(self, shard: GroupShard, group: Group) -> bool:
+        """Whether the first member of a group was refused: the group is what it was before."""
+        consumer = _consumer(group)
+        if consumer.epoch or consumer.members or not consumer.writes.is_idle:
+            return False
+        group.consumer = None
+        if group.is_gone:
+            shard.remove(group)
+        return True
 
     def _identify(
         self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
@@ -240,6 +257,8 @@ class ConsumerMembership:
                 if known is not None and former_id is None:
                     self._renew(shard, group, member_id, now_ms)  # it is alive
                 return refusal
+        if not consumer.epoch:
+            self._convert(group)
         if former_id is not None:
             self._replace(consumer, former_id, member_id)
         if member != known:
@@ -298,18 +317,22 @@ class ConsumerMembership:
         """Match the expressions of the members, those that are new and, when topics have come or gone, the others. A
         topic that has matched does so still, and is dropped once it is known to be gone."""
         wanted, version = consumer.expressions, self._cluster.topics_version
+        known, is_certain = consumer.topics.known.keys(), consumer.topics.is_certain(now_ms)
         for regex in [regex for regex in consumer.regexes if regex not in wanted]:
             self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
-        if version == consumer.resolved_version and len(wanted) == len(consumer.regexes):
+        have_changed = version != consumer.resolved_version or (is_certain and not consumer.missing <= known)
+        if not have_changed and len(wanted) == len(consumer.regexes):
             return
-        pending = sorted(wanted if version != consumer.resolved_version else wanted - consumer.regexes.keys())
-        consumer.resolved_version = version
+        pending = sorted(wanted if have_changed else wanted - consumer.regexes.keys())
+        if have_changed:
+            consumer.resolved_version, consumer.missing = version, frozenset()
         for regex in pending:
-            former = () if regex not in consumer.regexes else consumer.regexes[regex].topics
-            found = set(matching(regex, self._cluster.topics()) or ())
-            found.update(former if not consumer.topics.is_certain(now_ms) else consumer.topics.known.keys() & former)
+            former = frozenset(() if regex not in consumer.regexes else consumer.regexes[regex].topics)
+            matched = matching(regex, self._cluster.topics()) or frozenset()
+            found = matched | (known & former if is_certain else former)
+            consumer.missing |= found - matched
             topics = tuple(sorted(found))
-            if regex not in consumer.regexes or topics != former:
+            if regex not in consumer.regexes or frozenset(topics) != former:
                 resolved = ResolvedRegex(topics, version, wall_ms)
                 self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
 
@@ -346,8 +369,9 @@ class ConsumerMembership:
 
     def _assignor_of(self, consumer: ConsumerGroup) -> str:
         """That which most members prefer, else the first of group.consumer.assignors."""
+        assignors = self._assignors
         preferred = (member.server_assignor for member in consumer.members.values())
-        return most_preferred((name for name in preferred if name in self._assignors), self._assignors[0])
+        return most_preferred((name for name in preferred if name in assignors), assignors[0])
 
     # Members that leave or expire
 
@@ -432,8 +456,14 @@ class ConsumerMembership:
         records = tuple(group.consumer.tombstones())
         was_stored = group.is_stored
         shard.forget(group)
+
+        def written(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            if group.is_gone and shard.groups.get(group_id) is group:
+                shard.remove(group)
+            yield from ()
+
         if was_stored:  # if this fails, the record of a classic generation has the same effect
-            yield from self._log.append(shard, group, records, _ignore)
+            yield from self._log.append(shard, group, records, written)
 
     # The log
 
@@ -515,6 +545,7 @@ class ConsumerMembership:
                     member.subscribed_regex,
                     _named(current.assigned, names),
                     _named(target, names),
+                    MemberType.CLASSIC if member.classic else MemberType.CONSUMER,
                 )
             )
         return DescribedConsumerGroup(
@@ -527,11 +558,6 @@ class ConsumerMembership:
             self._assignor_of(consumer),
             tuple(members),
         )
-
-
-def _ignore(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
-    return
-    yield
 
 
 def _consumer(group: Group) -> ConsumerGroup:

@@ -232,6 +232,7 @@ class GroupCoordinator:
             for marker in shard.markers:  # those that were loaded too have nothing left to end
                 shard.end_transaction(*marker)
             shard.markers.clear()
+            shard.forget_unused()
             shard.drop_unused()
             self._membership.loaded(shard, now_ms)
             self._consumers.loaded(shard, now_ms)
@@ -288,7 +289,8 @@ class GroupCoordinator:
             case TxnOffsetCommitRequest():
                 yield from self._offsets.commit_in_transaction(shard, reply_to, request)
             case JoinGroupRequest():
-                yield from self._consumers.convert_empty(shard, request.group_id)
+                if self._membership.may_join(request):
+                    yield from self._consumers.convert_empty(shard, request.group_id)
                 yield from self._membership.join(shard, reply_to, request, now_ms)
             case SyncGroupRequest():
                 yield from self._membership.sync(shard, reply_to, request, now_ms)

@@ -85,13 +85,6 @@ class Group:
         self.joining = 0
         self._supported: Counter[str] = Counter()
 
-    @classmethod
-    def stored(cls, group_id: str, metadata: GroupMetadata) -> Group:
-        """The group of a record in the group's log."""
-        group = cls(group_id)
-        group.restore(metadata)
-        return group
-
     def restore(self, metadata: GroupMetadata) -> None:
         """Take the generation of a record, in place of what the group had; the offsets remain."""
         self.forget()

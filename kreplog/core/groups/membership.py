@@ -69,11 +69,9 @@ class Membership:
     # JoinGroup
 
     def join(self, shard: GroupShard, reply_to: Hashable, request: JoinGroupRequest, now_ms: int) -> Steps[None]:
-        config = self._config
-        low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         group = shard.groups.get(request.group_id)
         error = ErrorCode.NONE
-        if not low <= request.session_timeout_ms <= high:
+        if not self._has_valid_session(request):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -94,6 +92,14 @@ class Membership:
         else:
             yield from self._join_new(shard, group, reply_to, request, now_ms)
         self._remove_if_gone(shard, group)
+
+    def may_join(self, request: JoinGroupRequest) -> bool:
+        """Whether a group without members admits the request, as far as that depends on the request."""
+        return not request.member_id and self._has_valid_session(request) and self._has_protocol(None, request)
+
+    def _has_valid_session(self, request: JoinGroupRequest) -> bool:
+        config = self._config
+        return config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
 
     def _has_protocol(self, group: Group | None, request: JoinGroupRequest) -> bool:
         """Whether the request names protocols, and the group, if there is one, is a classic one."""

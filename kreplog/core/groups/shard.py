@@ -84,11 +84,14 @@ class GroupShard:
         group.is_stored = group.is_stored or record.value is not None
         self.charge_consumer(group)
 
-    def drop_unused(self) -> None:
-        """Drop the groups of which tombstones have left nothing."""
+    def forget_unused(self) -> None:
+        """Once all is loaded: forget consumer groups of which tombstones have left nothing."""
         for group in self.groups.values():
             if group.consumer is not None and not (group.consumer.members or group.consumer.epoch):
                 self.forget(group)
+
+    def drop_unused(self) -> None:
+        """Drop the groups of which nothing is left."""
         for group in [group for group in self.groups.values() if group.is_gone]:
             self.remove(group)
 

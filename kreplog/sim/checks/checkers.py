@@ -135,7 +135,7 @@ class Checkers:
         self.memory = MemoryChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated)
-        self.consumer_groups = ConsumerGroupChecker(self._consumer_group_violated, leader_of)
+        self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
         history.listener = self.observe
@@ -164,10 +164,6 @@ class Checkers:
     def _group_violated(self, kind: str, text: str, event: Event) -> None:
         topic_id = self._topic_ids.get(event.partition.topic)
         self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
-
-    def _consumer_group_violated(self, kind: str, text: str, partition: TopicPartition) -> None:
-        topic_id = self._topic_ids.get(partition.topic)
-        self.violate(kind, text, None if topic_id is None else self.model(partition, topic_id))
 
     def _transaction_violated(self, kind: str, text: str) -> None:
         """What the logs of a coordinator have lost may have been a decision."""

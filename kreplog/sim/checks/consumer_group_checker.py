@@ -18,7 +18,11 @@ from kreplog.errors import ErrorCode
 from kreplog.sim.history import ConsumerGroupEvent, EpochCommitted, MemberFenced, PartitionsOwned
 from kreplog.types import TopicPartition
 
-_FORGOTTEN = {ErrorCode.FENCED_MEMBER_EPOCH.name, ErrorCode.UNKNOWN_MEMBER_ID.name}
+_FORGOTTEN = {
+    ErrorCode.FENCED_MEMBER_EPOCH.name,
+    ErrorCode.UNKNOWN_MEMBER_ID.name,
+    ErrorCode.GROUP_ID_NOT_FOUND.name,
+}
 
 
 class _Belief(NamedTuple):
@@ -30,11 +34,11 @@ class _Belief(NamedTuple):
 
 
 class ConsumerGroupChecker:
-    """Observes the members of such a group in one run. violate: called with the kind of a violation, its text, and the
-    partition of the group's log. leader_of: the leader of a partition in the store."""
+    """Observes the members of such a group in one run. violate: called with the kind of a violation, its text, and
+    the event. leader_of: the leader of a partition in the store."""
 
     def __init__(
-        self, violate: Callable[[str, str, TopicPartition], None], leader_of: Callable[[TopicPartition], int]
+        self, violate: Callable[[str, str, ConsumerGroupEvent], None], leader_of: Callable[[TopicPartition], int]
     ) -> None:
         self._violate = violate
         self._leader_of = leader_of
@@ -50,7 +54,7 @@ class ConsumerGroupChecker:
             case EpochCommitted(error=ErrorCode.NONE.name) if event.epoch != event.latest:
                 text = f"{event.client} got a commit acknowledged as {event.member_id} in epoch {event.epoch}"
                 now = "is that member no longer" if event.latest < 0 else f"was in epoch {event.latest} already"
-                self._violate("stale commit", f"{text}, and {now}", event.partition)
+                self._violate("stale commit", f"{text}, and {now}", event)
             case _:
                 pass
 
@@ -67,7 +71,7 @@ class ConsumerGroupChecker:
             both = other.owned & belief.owned
             if client != event.client and both and event.at_ms < min(other.until_ms, until_ms):
                 text = f"{client} and {event.client} both own {', '.join(sorted(both))}"
-                self._violate("two owners", text, event.partition)
+                self._violate("two owners", text, event)
 
     def _fenced(self, event: MemberFenced) -> None:
         belief = self._beliefs.pop(event.client, None)
@@ -76,4 +80,4 @@ class ConsumerGroupChecker:
         leads = event.broker == self._leader_of(event.partition)
         if leads and event.error in _FORGOTTEN and event.at_ms < belief.until_ms:
             text = f"{event.client} is refused as {event.member_id} in epoch {event.epoch}: {event.error}"
-            self._violate("epoch lost", text, event.partition)
+            self._violate("epoch lost", text, event)

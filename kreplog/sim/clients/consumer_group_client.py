@@ -245,4 +245,4 @@ def observer(context: ClientContext, members: Sequence[GroupConsumer], settled: 
                 for partition, state in metadata.partitions.items()
                 if partition.topic in read
             }
-            settled.off = wanted == {partition for member in members for partition in member.owned}
+            settled.off = bool(read) and wanted == {partition for member in members for partition in member.owned}

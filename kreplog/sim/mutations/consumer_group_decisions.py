@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatResponse
 from kreplog.core.effects import Reply, Steps
 from kreplog.core.groups import reconciliation
 from kreplog.core.groups.consumer_group import ConsumerGroup
@@ -80,3 +81,10 @@ def _live_static_member_replaced() -> list[Patch]:
 def _failed_group_write_forgotten() -> list[Patch]:
     """What a failed append had is not written again, and counts as stored."""
     return [(GroupWrites, "_keep", lambda self, records: None)]
+
+
+@MUTATIONS.add("consumers-refused")
+def _consumers_refused() -> list[Patch]:
+    """There is room for no member, whatever memory is left: nobody reads."""
+    full = ConsumerGroupHeartbeatResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+    return [(ConsumerMembership, "_room_refusal", lambda *_: full)]

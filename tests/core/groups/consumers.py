@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
+
+import pytest
 
 from kreplog.config import GroupConfig
 from kreplog.core.consumer_group_messages import (
@@ -19,6 +22,8 @@ from .group_shell import GROUP, GroupShell
 CONFIG = GroupConfig()
 SESSION_MS = CONFIG.group_consumer_session_timeout_ms
 REBALANCE_MS = 60_000
+
+NEEDS_RE2 = pytest.mark.skipif(find_spec("re2") is None, reason="needs google-re2, the extra `cluster`")
 
 
 class Consumer:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kreplog import config
 from kreplog.core.groups.assignors import ASSIGNORS, Partitions, assign_range, assign_uniform, most_preferred
 
 Drawn = tuple[dict[str, frozenset[str]], dict[str, int]]
@@ -141,3 +142,7 @@ def test_most_members_choose_the_assignor() -> None:
     assert most_preferred([None, None], "uniform") == "uniform"
     assert most_preferred(["uniform", "range", "uniform"], "range") == "uniform"
     assert most_preferred(["uniform", "range"], "uniform") == "range"
+
+
+def test_the_setting_offers_those_that_there_are() -> None:
+    assert set(ASSIGNORS) == config.ASSIGNORS

@@ -60,7 +60,8 @@ def test_a_broker_that_leads_no_longer_lengthens_no_session(observed: Observed) 
     assert observed.kinds == ["two owners"]
 
 
-def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed) -> None:
+@pytest.mark.parametrize("error", ["UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH", "GROUP_ID_NOT_FOUND"])
+def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed, error: str) -> None:
     harmless: list[dict[str, Any]] = [{"broker": 2}, {"epoch": 0}, {"member_id": "else"}, {"error": "UNSTABLE"}]
     for number, fields in enumerate(harmless):
         observed.owns("a", 10 * number, "t-0")
@@ -69,7 +70,7 @@ def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed) -> None:
     observed.fenced("a", 60)
     assert observed.kinds == []
     observed.owns("a", 70, "t-0")
-    observed.fenced("a", 71, "UNKNOWN_MEMBER_ID")
+    observed.fenced("a", 71, error)
     assert observed.kinds == ["epoch lost"]
 
 
