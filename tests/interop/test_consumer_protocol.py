@@ -12,7 +12,7 @@ import pytest
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import FAST, admin_of, eventually, running
 from tests.interop.jvm import CONSOLE_CONSUMER, NEWEST, Kafka, skipped_where_unavailable
-from tests.interop.test_groups import COUNT, GROUPS
+from tests.interop.test_groups import COUNT, groups
 
 pytestmark = pytest.mark.interop
 
@@ -37,10 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         with admin_of(made.bootstrap()) as admin:
             admin.create_topics({"grouped": {"num_partitions": 3, "replication_factor": 3}}, wait_for_metadata=True)
         yield made
-
-
-def groups(newest: Kafka, cluster: LocalCluster, *arguments: str) -> str:
-    return newest.run(GROUPS, "--bootstrap-server", cluster.bootstrap(), *arguments)
 
 
 def reading(cluster: LocalCluster, group: str) -> tuple[str, ...]:
