@@ -19,7 +19,16 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kreplog.config import INHERITED, RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.config import (
+    ASSIGNORS,
+    INHERITED,
+    RANGES,
+    GroupConfig,
+    LogConfig,
+    ReplicationConfig,
+    TopicConfig,
+    TransactionConfig,
+)
 from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import config_value
@@ -55,6 +64,7 @@ KAFKA_DEFAULTS = {
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
+    "group.consumer.assignors": f"{','.join(ASSIGNORS)} (the same ones, by their classes)",
     "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
 }
 """The default of Kafka 3.9 where it, or its name, differs."""

@@ -297,8 +297,10 @@ class ReplicationConfig:
         _check_fields(self)
 
 
-ASSIGNORS = frozenset({"uniform", "range"})
-"""The assignors of groups whose coordinator assigns the partitions."""
+ASSIGNORS = {
+    f"org.apache.kafka.coordinator.group.assignor.{name.title()}Assignor": name for name in ("uniform", "range")
+}
+"""The assignors of groups whose coordinator assigns the partitions, by the classes that configs of Kafka's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +316,8 @@ class GroupConfig:
     group_consumer_session_timeout_ms: how long such a member may be silent.
     group_consumer_min_session_timeout_ms, group_consumer_max_session_timeout_ms: bounds of that time.
     group_consumer_max_size: maximum of members of such a group.
-    group_consumer_assignors: the assignors that they may choose, the default first.
+    group_consumer_assignors: the assignors that they may choose, the default first: `uniform` and `range`, or Kafka's
+            names of their classes.
     offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
     offsets_commit_timeout_ms: how long a commit waits for the in-sync replicas.
     offsets_retention_minutes: after this time without members the offsets of a group of the classic protocol are
@@ -348,12 +351,18 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        names = self.group_consumer_assignors.split(",")
-        if set(names) - ASSIGNORS or len(set(names)) < len(names):
-            known = ", ".join(sorted(ASSIGNORS))
+        names = self.consumer_assignors
+        if not set(names) <= set(ASSIGNORS.values()) or len(set(names)) < len(names):
+            known = ", ".join(sorted(ASSIGNORS.values()))
             raise UsageError(
                 f"group_consumer_assignors = {self.group_consumer_assignors} is no list of assignors: of {known}"
             )
+
+    @property
+    def consumer_assignors(self) -> list[str]:
+        """The names that members choose from, the default first."""
+        names = [name.strip() for name in self.group_consumer_assignors.split(",")]
+        return [ASSIGNORS.get(name, name) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

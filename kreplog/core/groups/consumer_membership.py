@@ -135,7 +135,7 @@ class ConsumerMembership:
         if problem is not None:
             return _refused(ErrorCode.INVALID_REQUEST, problem)
         if request.server_assignor is not None and request.server_assignor not in self._assignors:
-            offered = self._config.group_consumer_assignors
+            offered = ",".join(self._assignors)
             return _refused(
                 ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {request.server_assignor} is none of {offered}"
             )
@@ -146,7 +146,7 @@ class ConsumerMembership:
 
     @property
     def _assignors(self) -> list[str]:
-        return self._config.group_consumer_assignors.split(",")
+        return self._config.consumer_assignors
 
     def _begin_group(
         self, shard: GroupShard, request: ConsumerGroupHeartbeatRequest

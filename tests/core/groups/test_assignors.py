@@ -10,6 +10,7 @@ import pytest
 
 from kreplog import config
 from kreplog.core.groups.assignors import ASSIGNORS, Partitions, assign_range, assign_uniform, most_preferred
+from kreplog.errors import UsageError
 
 Drawn = tuple[dict[str, frozenset[str]], dict[str, int]]
 
@@ -145,4 +146,13 @@ def test_most_members_choose_the_assignor() -> None:
 
 
 def test_the_setting_offers_those_that_there_are() -> None:
-    assert set(ASSIGNORS) == config.ASSIGNORS
+    assert set(ASSIGNORS) == set(config.ASSIGNORS.values())
+
+
+def test_the_setting_takes_the_classes_that_a_config_of_kafkas_names() -> None:
+    prefix = "org.apache.kafka.coordinator.group.assignor"
+    classes = f"{prefix}.RangeAssignor, {prefix}.UniformAssignor"
+    assert config.GroupConfig(group_consumer_assignors=classes).consumer_assignors == ["range", "uniform"]
+    for wrong in (f"{prefix}.OtherAssignor", f"range,{prefix}.RangeAssignor", ""):
+        with pytest.raises(UsageError, match="group_consumer_assignors"):
+            config.GroupConfig(group_consumer_assignors=wrong)
