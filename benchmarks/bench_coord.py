@@ -34,8 +34,8 @@ from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.memory import MemoryStore
 from kreplog.types import Create, SetData, WatchEvent
-from tests.conformance.puppet import Puppet
-from tests.conformance.servers import MISSING, ZooKeeperServer
+from tests.coord.puppet import Puppet
+from tests.coord.servers import MISSING, ZooKeeperServer
 
 TIMEOUT_MS = 20_000
 BATCH = 500

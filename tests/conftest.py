@@ -33,8 +33,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 _FIGURE = "figure"
 
-_WITH_BROKERS = frozenset(
-    {"client", "clients", "cluster", "commands", "conformance", "hostile", "integration", "interop", "server"}
+WITH_BROKERS = frozenset(
+    {"client", "client_libraries", "cluster", "commands", "coord", "hostile", "integration", "interop", "server"}
 )
 """Folders whose tests start brokers: no two of them run at a time. Spark's do not either: a process has one JVM."""
 
@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _worker_group(nodeid: str, runs_long: bool) -> str:
     module = nodeid.partition("::")[0]
     folder = module.split("/")[1]
-    if folder in _WITH_BROKERS:
+    if folder in WITH_BROKERS:
         return "brokers"
     if folder == "spark":
         return "spark"

@@ -1,9 +1,8 @@
 """The interface of all coordination stores, with ZooKeeper's semantics, and the argument checks that they share.
 
 A store holds a tree of small nodes, each with data, a version and, if ephemeral, a session. `memory` is the reference
-and the simulator's store, `embedded` serves the processes of one host, `zookeeper` uses an ensemble. The suite in
-tests/conformance checks all three against this module. Source: ZooKeeper Programmer's Guide; DESIGN, "Coordination
-store".
+and the simulator's store, `embedded` serves the processes of one host, `zookeeper` uses an ensemble. The tests in
+tests/coord hold all three to this module. Source: ZooKeeper Programmer's Guide.
 """
 
 from __future__ import annotations

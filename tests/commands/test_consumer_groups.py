@@ -16,8 +16,8 @@ from kreplog.client.group_admin import GroupDescription, GroupMember, assigned_p
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.consumer_groups import description, group_facts
 from kreplog.types import TopicPartition
-from tests.clients.members import Member
-from tests.clients.polling import Polled
+from tests.client_libraries.members import Member
+from tests.client_libraries.polling import Polled
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import eventually, wait_for_topic
 

@@ -20,7 +20,7 @@ from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
 from kreplog.wire.versions import ApiKey
-from tests.clients.polling import Polled
+from tests.client_libraries.polling import Polled
 from tests.integration.clusters import FAST, WITHIN_S, admin_of, eventually, kill, running, wait_for_topic
 
 ROUNDS = 4

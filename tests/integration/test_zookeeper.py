@@ -14,7 +14,7 @@ pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's
 pytest.importorskip("kazoo", reason="needs kazoo, the extra `zookeeper`")
 
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
-from tests.conformance.servers import MISSING, ZooKeeperServer
+from tests.coord.servers import MISSING, ZooKeeperServer
 from tests.integration.clusters import FAST, end, eventually, kill
 from tests.integration.faults import SHORT, load_on, set_line, stopped
 from tests.integration.judging import judge

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import wait_for_replicas
+from tests.client_libraries.scenarios import wait_for_replicas
 from tests.integration.clusters import admin_of, running
 from tests.interop.clients import found_by_kreplog, served_to_java
 from tests.interop.jvm import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.members import Member
+from tests.client_libraries.members import Member
 from tests.commands.conftest import Kreplog, kreplog
 from tests.integration.clusters import eventually
 from tests.interop.jvm import NEWEST, Broker

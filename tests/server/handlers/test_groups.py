@@ -15,7 +15,7 @@ import kafka
 from kafka.errors import KafkaError
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.polling import Polled
+from tests.client_libraries.polling import Polled
 from tests.integration.clusters import WITHIN_S, admin_of, end, eventually
 
 TOPIC = "topic"

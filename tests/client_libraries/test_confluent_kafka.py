@@ -13,7 +13,7 @@ import pytest
 
 from kreplog import Record
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import (
+from tests.client_libraries.scenarios import (
     Client,
     Message,
     Scenarios,

@@ -11,7 +11,7 @@ import pytest
 
 from kreplog import Record
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import Client, Message, Scenarios, Sender, made
+from tests.client_libraries.scenarios import Client, Message, Scenarios, Sender, made
 from tests.integration.clusters import WITHIN_S, eventually, wait_for_topic
 
 aiokafka: Any = pytest.importorskip("aiokafka")

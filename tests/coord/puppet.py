@@ -40,7 +40,7 @@ class Puppet:
 
     def __init__(self, address: str, timeout_ms: int = 10_000) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.puppet", address, str(timeout_ms)],
+            [sys.executable, "-m", "tests.coord.puppet", address, str(timeout_ms)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conformance.puppet import ROOT
+from tests.coord.puppet import ROOT
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.polling import PollingThread
+from tests.client_libraries.polling import PollingThread
 
 
 def confluent() -> Any:

@@ -12,7 +12,7 @@ import pytest
 from kafka.structs import OffsetAndMetadata
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.test_transactions import PARTITIONS, create, values
+from tests.client_libraries.test_transactions import PARTITIONS, create, values
 from tests.integration.clusters import WITHIN_S, eventually
 
 confluent: Any = pytest.importorskip("confluent_kafka")

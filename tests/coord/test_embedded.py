@@ -20,8 +20,8 @@ from kreplog.coord.base import StoreFailedError
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import ConnectionLossError, SessionExpiredError, StorageError, UsageError
 from kreplog.types import Create, SetData, WatchEvent
-from tests.conformance.puppet import ROOT, Puppet
-from tests.conformance.servers import until
+from tests.coord.puppet import ROOT, Puppet
+from tests.coord.servers import until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 
-pytest.register_assert_rewrite("tests.clients.scenarios")
+pytest.register_assert_rewrite("tests.client_libraries.scenarios")
 
 
 @pytest.fixture(scope="package")

@@ -12,7 +12,7 @@ import pytest
 
 from kreplog import Record
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import Message, Scenarios, Sender, made
+from tests.client_libraries.scenarios import Message, Scenarios, Sender, made
 from tests.integration.clusters import WITHIN_S
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat: apt-get install kcat")

@@ -12,11 +12,11 @@ import pytest
 from kafka.errors import InvalidTopicError
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import Message, states
-from tests.clients.test_aiokafka import AioKafka
-from tests.clients.test_confluent_kafka import ConfluentKafka
-from tests.clients.test_kafka_python import KafkaPython
-from tests.clients.test_kcat import Kcat
+from tests.client_libraries.scenarios import Message, states
+from tests.client_libraries.test_aiokafka import AioKafka
+from tests.client_libraries.test_confluent_kafka import ConfluentKafka
+from tests.client_libraries.test_kafka_python import KafkaPython
+from tests.client_libraries.test_kcat import Kcat
 from tests.integration.clusters import WITHIN_S, admin_of, eventually
 
 confluent: Any = pytest.importorskip("confluent_kafka")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.members import Member, consumer_of
-from tests.clients.scenarios import made
+from tests.client_libraries.members import Member, consumer_of
+from tests.client_libraries.scenarios import made
 from tests.integration.clusters import FAST, WITHIN_S, admin_of, eventually, kill, running, wait_for_topic
 from tests.integration.test_group_failover import coordinator_of
 
@@ -101,7 +101,7 @@ def test_members_share_and_take_over(quick: LocalCluster, assignor: str) -> None
 
 _READER = """
 import sys, time
-from tests.clients.members import Member
+from tests.client_libraries.members import Member
 with Member(*sys.argv[1:]) as member:
     while True:
         print(len(member.assignment), flush=True)

@@ -13,9 +13,9 @@ from kreplog.coord.base import Session
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.errors import ConnectionLossError, CoordinationError, SessionExpiredError, UsageError
 from kreplog.types import Create, SetData, WatchEvent
-from tests.conformance.conftest import Stores
-from tests.conformance.puppet import Refused, open_store
-from tests.conformance.servers import MISSING, Proxy, ZooKeeperServer, until
+from tests.coord.conftest import Stores
+from tests.coord.puppet import Refused, open_store
+from tests.coord.servers import MISSING, Proxy, ZooKeeperServer, until
 
 
 def test_of_many_writers_of_one_version_exactly_one_wins(shared: Stores) -> None:

@@ -19,8 +19,8 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.types import Check, Create, Delete, Node, SetData, StoreOperation, WatchEvent
-from tests.conformance.conftest import Stores
-from tests.conformance.servers import until
+from tests.coord.conftest import Stores
+from tests.coord.servers import until
 
 
 class Seen(list[WatchEvent]):

@@ -12,8 +12,8 @@ import pytest
 
 from kreplog.coord.base import CoordinationStore, Session
 from kreplog.coord.memory import MemoryStore
-from tests.conformance.puppet import Puppet, open_store
-from tests.conformance.servers import MISSING, ZooKeeperServer
+from tests.coord.puppet import Puppet, open_store
+from tests.coord.servers import MISSING, ZooKeeperServer
 
 TIMEOUT_MS = 10_000
 

@@ -14,7 +14,7 @@ from kafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
 from kreplog import Record
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.clients.scenarios import (
+from tests.client_libraries.scenarios import (
     MEGABYTE,
     Client,
     Message,

@@ -16,8 +16,8 @@ from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.memory import MemoryStore
 from kreplog.errors import CoordinationError
 from kreplog.types import Check, Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
-from tests.conformance.conftest import TIMEOUT_MS, Stores
-from tests.conformance.servers import until
+from tests.coord.conftest import TIMEOUT_MS, Stores
+from tests.coord.servers import until
 
 PATHS = ["/m/a", "/m/b", "/m/a/a", "/m/a/b", "/m/b/a", "/m/a/a/a"]
 VERSIONS = [-1, -1, -1, 0, 0, 1, 2]
