@@ -436,6 +436,11 @@ def is_disk_full(error: BaseException | None) -> bool:
     return _is_caused_by(error, DiskFullError, (errno.ENOSPC, errno.EDQUOT))
 
 
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether an operation failed only for lack of disk space, descriptors or memory: a later attempt may succeed."""
+    return is_exhaustion(error) or is_disk_full(error)
+
+
 def _is_caused_by(error: BaseException | None, kind: type[StorageError], numbers: tuple[int, ...]) -> bool:
     while error is not None:
         if isinstance(error, kind) or (isinstance(error, OSError) and error.errno in numbers):

@@ -591,9 +591,9 @@ def _pyarrow(call: str) -> Any:
     return pyarrow
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     for log in list(_writers):
         writable.abandon_in_child(log)
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

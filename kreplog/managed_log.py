@@ -95,5 +95,6 @@ class ManagedLog(Log):
         writable.end_compaction(self)
 
     def abandon(self) -> None:
-        """Forget the log without a last write, and let go of its files."""
+        """Close its files without a last write, as where its directory has failed. Source: Kafka's
+        UnifiedLog.closeHandlers."""
         writable.abandon(self)

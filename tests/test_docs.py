@@ -203,7 +203,7 @@ def test_operations_names_each_error_and_says_what_to_do() -> None:
     assert len(rows) == len(public), "an error has two rows"
 
 
-OF_OTHER_MODULES = {"abandon", "advance_all", "generation", "linger"}
+OF_OTHER_MODULES = {"generation", "linger"}
 """Methods of public classes that other modules of the package call, and nobody else."""
 
 

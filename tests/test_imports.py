@@ -47,6 +47,7 @@ CORES = (
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
     "kreplog.closing": set(),
+    "kreplog.syncing": set(),
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
@@ -56,11 +57,11 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
-    "kreplog.schemas": EVERYWHERE | {"kreplog.codecs", "kreplog._native"},
+    "kreplog.schemas": EVERYWHERE | {"kreplog.codecs", "kreplog.syncing", "kreplog._native"},
     # Which partition is compacted next, where a group's offsets are, and where logs part, are rules of brokers, too;
     # which partitions a member of a cursor group owns, and which records a work queue delivers, rules by themselves.
     "kreplog.topic": EVERYWHERE
-    | {"kreplog.codecs", "kreplog.log", "kreplog._native", "kreplog.core.broker.log_cleaning"}
+    | {"kreplog.codecs", "kreplog.log", "kreplog.syncing", "kreplog._native", "kreplog.core.broker.log_cleaning"}
     | {"kreplog.core.cursor_groups", "kreplog.core.work_queues", "kreplog.core.replication.epochs"}
     | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
@@ -73,9 +74,11 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog", "kreplog.batches"}
     | {f"kreplog.commands.{name}" for name in ("interruption", "lines", "options", "records")},
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
+    # The plan of a rebalance is a rule, which the simulator's scenarios run too.
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.core.controller.rebalance"},
+    # sim: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
     | {"kreplog.sim"},
@@ -107,23 +110,23 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.wire.consumer_group_records", "kreplog.wire.record_fields"},
     "kreplog.wire.transaction_records": EVERYWHERE
     | {"kreplog._native", "kreplog.core.transaction_messages", "kreplog.wire.record_fields"},
-    "kreplog.coord": EVERYWHERE,
+    "kreplog.coord": EVERYWHERE | {"kreplog.syncing"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | CORES
     | {
         "kreplog.coord",
         "kreplog.managed_log",
+        "kreplog.syncing",
         "kreplog.wire",
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
-    # wire encodes and decodes core.messages; the plan of a rebalance is a rule of the controller's, and simulated.
-    "kreplog.client": EVERYWHERE
-    | {"kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.controller.rebalance"},
+    # wire encodes and decodes core.messages.
+    "kreplog.client": EVERYWHERE | {"kreplog.wire", "kreplog._native", "kreplog.core.messages"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
     "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
-    # managed_log: the real log as brokers use it, on which a quarter of the seeds run.
+    # managed_log: the real log as brokers use it, on which a quarter of the seeds run. wire: coordinators' records.
     "kreplog.sim": EVERYWHERE
     | CORES
     | {

@@ -23,6 +23,7 @@ from typing import Any, Self
 from kreplog.coord.base import StoreFailedError, parent_of
 from kreplog.coord.tree import NodeRecord, Transaction
 from kreplog.errors import ConnectionLossError
+from kreplog.syncing import sync_parents
 from kreplog.types import WatchEvent
 
 _VERSION = 1
@@ -232,7 +233,7 @@ class Database:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 16777216")
         if self._fetch_row("PRAGMA user_version")[0] == 0:
-            sync_names_above(self._path)
+            sync_parents(self._path)
             with self.writing():
                 if self._fetch_row("PRAGMA user_version")[0] == 0:
                     for statement in _SCHEMA.split(";\n"):
@@ -278,21 +279,6 @@ def make_file(path: Path) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.fchmod(file, 0o600)
         os.close(file)
-
-
-def sync_names_above(path: Path) -> None:
-    """Make the name of `path` durable, and those of all directories that contain it.
-
-    For the first use of a database: the process that created any of them may have been killed before it synced them.
-    Raises OSError.
-    """
-    for folder in path.absolute().parents:
-        with suppress(PermissionError):  # then this user has created nothing in it
-            file = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
 
 
 def _chunks(paths: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -24,6 +24,7 @@ from kreplog._native.directory import leads_to
 from kreplog._native.files import error_of
 from kreplog.errors import CorruptSchemaFileError, LogLockedError
 from kreplog.schemas.registry import Reference, Schema, SchemaVersion
+from kreplog.syncing import sync_directory
 
 CRC_SIZE = 9
 """Bytes in front of what the CRC-32C is of, with the space."""
@@ -54,7 +55,7 @@ class SchemaFile:
     def __repr__(self) -> str:
         return f"SchemaFile({self._path!r})"
 
-    def abandon(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have been at work."""
         self._mutex = threading.Lock()
         self._forget()
@@ -206,7 +207,7 @@ class SchemaFile:
         deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         while True:
             with self._opened(os.O_RDWR | (0 if self._content.lines else os.O_CREAT)) as file:
-                if self._is_lock_taken(file):
+                if self._try_lock(file):
                     try:
                         if leads_to(self._path, file):
                             yield file
@@ -220,7 +221,7 @@ class SchemaFile:
                 )
             time.sleep(0.001)  # the kernel does not say when the lock is free, except to who waits for it without end
 
-    def _is_lock_taken(self, file: int) -> bool:
+    def _try_lock(self, file: int) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -256,11 +257,7 @@ class SchemaFile:
     def _sync(self, file: int) -> None:
         try:
             os.fsync(file)
-            folder = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_directory(os.path.dirname(self._path) or ".")
         except OSError as error:
             raise error_of("cannot sync", self._path, error) from error
 
@@ -340,9 +337,9 @@ def _line(subject: str, registered: SchemaVersion, schema: Schema) -> bytes:
     return b"%08x %s" % (crc32c(data), data)
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     for file in list(_schema_files):
-        file.abandon()
+        file._after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

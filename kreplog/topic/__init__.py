@@ -328,7 +328,6 @@ class Topic(Closing):
                 self._cursor_log.close()
             finally:
                 self._folder.close()
-            self._maintenance.raise_failed_flush()
 
     # Reading
 

@@ -59,7 +59,7 @@ class LockedCursor(Closing):
             fcntl.flock(lock, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
             os.close(lock)
 
-    def abandon(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In a forked child: the cursor is the parent's."""
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -149,9 +149,9 @@ def _locked(topic: Topic, name: str, shared: bool) -> int:
     return file
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     for cursor in list(_cursors):
-        cursor.abandon()
+        cursor._after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

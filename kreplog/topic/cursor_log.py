@@ -202,7 +202,7 @@ class CursorLog:
         finally:
             folder.close()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: forget what is the parent's."""
         self._mutex = threading.Lock()
         self._lock.abandon()
@@ -235,9 +235,9 @@ def in_turn(lock: Callable[[], T]) -> T:
             time.sleep(0.0005)  # for the commit of another process, whose end the kernel's lock does not announce
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     for log in list(_cursor_logs):
-        log.abandon()
+        log.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

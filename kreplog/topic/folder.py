@@ -354,7 +354,7 @@ class TopicFolder:
         }
         update_checkpoints(self.folder, found)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: let go of what is the parent's."""
         self._mutex = threading.Lock()
         self.closed = True
@@ -404,9 +404,9 @@ def split_path(path: str | os.PathLike[str]) -> tuple[str, str]:
     return folder, check_topic(topic)
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     for folder in list(_folders):
-        folder.abandon()
+        folder.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -21,15 +21,12 @@ from typing import NamedTuple
 
 from kreplog._native import compaction
 from kreplog._native.files import sync_file_system
-from kreplog.core.broker.log_cleaning import CleanerQueue
+from kreplog.core.broker.log_cleaning import CleanerQueue, is_uncleanable
 from kreplog.errors import (
     ArgumentTypeError,
     KreplogError,
     LogClosedError,
-    LogFailedError,
     UsageError,
-    is_disk_full,
-    is_exhaustion,
 )
 from kreplog.topic.appended import SYNCED_TOGETHER
 from kreplog.topic.folder import TopicFolder
@@ -129,12 +126,6 @@ class TopicMaintenance:
         self._wake.set()
         self._thread.join()
 
-    def raise_failed_flush(self) -> None:
-        """For a caller who may have appended nothing since. Raises LogFailedError."""
-        for task, _, error, _ in self.errors:
-            if task == FLUSH and isinstance(error, LogFailedError):
-                raise error
-
     # In the thread
 
     def run_due(self) -> float | None:
@@ -215,10 +206,9 @@ class TopicMaintenance:
         compaction.compact(log, None, False, rate, False, self._between)
 
     def _set_aside(self, number: int, error: Exception) -> None:
-        """Compaction meets damage again each time; a full disk, or want of files or memory, may pass."""
         if not self._note(COMPACTION, number, error):
             return
-        if not (is_exhaustion(error) or is_disk_full(error)):
+        if is_uncleanable(error):
             self._cleaner.finish(number, str(error))
 
     # Errors

@@ -227,7 +227,7 @@ class Table(Closing, Mapping[Any, Any]):
             with self._mutex:
                 reader.advance()
 
-    def advance_all(self) -> list[HighWatermarkWait] | None:
+    def _poll_and_update(self) -> list[HighWatermarkWait] | None:
         """For the follower: apply what is committed; return the wait of each partition, whose wake-up is registered.
         None where there is more by now."""
         waits: list[HighWatermarkWait] | None = []
@@ -359,10 +359,10 @@ def _limits(topic: Topic, at: Mapping[int, int] | datetime | int) -> dict[int, i
     return ends
 
 
-def _abandon_in_child() -> None:
+def _after_fork_in_child() -> None:
     """A lock may be held by a thread that the child does not have."""
     for table in list(_tables.values()):
         table._closed = True
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -37,7 +37,7 @@ class TableFollower:
             if table is None or table.closed:
                 return
             try:
-                waits = table.advance_all()
+                waits = table._poll_and_update()
             except LogClosedError:
                 return
             except KreplogError as error:

@@ -25,6 +25,7 @@ from kreplog._native.crc32c import crc32c
 from kreplog._native.files import error_of
 from kreplog._native.key_table import KeyTable
 from kreplog.errors import CorruptCheckpointError, StorageError
+from kreplog.syncing import sync_directory
 
 MAGIC = b"KRTABLE1"
 PIECE = 1 << 20  # bytes of entries that are encoded at once
@@ -57,7 +58,7 @@ def write_snapshot(path: str, topic_id: str, applied: dict[int, Applied], table:
         _write_all(file, _CRC.pack(crc))
         os.fsync(file)
         os.rename(part, path)
-        _sync_directory(path)
+        sync_directory(os.path.dirname(path) or ".")
     except OSError as error:
         raise error_of("cannot write the snapshot", path, error) from error
     finally:
@@ -98,14 +99,6 @@ def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-
-
-def _sync_directory(path: str) -> None:
-    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def read_snapshot(path: str, topic_id: str, table: KeyTable) -> dict[int, Applied]:

@@ -426,9 +426,9 @@ class WorkQueue(QueueMember):
             super().close()
             self._changed.notify_all()
 
-    def abandon(self) -> None:
+    def _after_fork_in_child(self) -> None:
         self._prepare()  # another thread of the parent may hold the condition
-        super().abandon()
+        super()._after_fork_in_child()
 
 
 def _deadline(timeout: float | None) -> float:

@@ -16,9 +16,9 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.client import admin_client
 from kreplog.client.reassignment import OngoingReassignment
-from kreplog.client.rebalance_plan import _consistent_snapshot
 from kreplog.cluster.expansion import common_settings, extend
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands.rebalance_plan import _consistent_snapshot
 from kreplog.errors import UsageError
 from kreplog.log import Log
 from kreplog.server.settings import parse

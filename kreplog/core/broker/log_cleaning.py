@@ -1,7 +1,7 @@
 """CleanerQueue: which of a broker's logs is compacted next, and which are set aside.
 
-The dirtiest log that is due comes first. A log that cannot be compacted, such as one with a damaged batch, is set aside
-until the broker restarts or its replica is created again: compaction would meet the same damage each time.
+The dirtiest log that is due comes first. An uncleanable log is set aside until the broker restarts or its replica is
+created again.
 Source: Kafka's LogCleanerManager.grabFilthiestCompactedLog, uncleanable partitions (KIP-346).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
+from kreplog.errors import is_shortage
 from kreplog.types import CompactionBacklog
 
 Log = TypeVar("Log", bound=Hashable)
@@ -44,3 +45,9 @@ class CleanerQueue(Generic[Log]):
         self.in_progress.discard(log)
         if uncleanable is not None:
             self.uncleanable[log] = uncleanable
+
+
+def is_uncleanable(error: BaseException) -> bool:
+    """Whether a log whose compaction failed with `error` is set aside: each attempt would meet the same damage, but a
+    full disk, or a lack of descriptors or memory, may pass. The simulator compacts no logs."""
+    return not is_shortage(error)

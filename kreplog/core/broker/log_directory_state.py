@@ -17,6 +17,7 @@ from kreplog.errors import (
     StorageError,
     is_disk_full,
     is_exhaustion,
+    is_shortage,
 )
 from kreplog.types import TopicPartition
 
@@ -115,7 +116,7 @@ def checkpoint_fails_directory(error: KreplogError) -> bool:
     """Whether a checkpoint file that cannot be written takes its log directory offline. Want of space, descriptors or
     memory does not: the next checkpoint may succeed. The simulator does not run this rule: its disks do not refuse
     checkpoints."""
-    return not (is_exhaustion(error) or is_disk_full(error))
+    return not is_shortage(error)
 
 
 def opens_again(error: BaseException | None) -> bool:

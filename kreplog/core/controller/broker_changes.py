@@ -133,10 +133,11 @@ class BrokerChanges:
             return
         if changed:
             held.update(changed)
-            yield StateChange("info", f"dynamic configs are altered of brokers {', '.join(map(str, sorted(changed)))}")
+            brokers = ", ".join(map(str, sorted(changed)))
+            yield StateChange("info", f"the dynamic configs of brokers {brokers} have changed")
         self._batch.add_update_metadata()
         if topics:
-            yield StateChange("info", f"the defaults of topics are now {self._context.topic_defaults}")
+            yield StateChange("info", f"the cluster-wide defaults of topics are now {self._context.topic_defaults}")
             yield from send_settings(self._machines, topics)
         else:
             yield from self._batch.send()

@@ -26,7 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from kreplog.coord.database import sync_names_above
 from kreplog.core.broker.log_directory_state import LogDirectoryState, directory_start
 from kreplog.errors import (
     CorruptCheckpointError,
@@ -45,6 +44,7 @@ from kreplog.managed_log import (
     show_lock,
     write_topic_id,
 )
+from kreplog.syncing import sync_directory, sync_parents
 from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")
@@ -112,10 +112,10 @@ class DataDirectory(LogDirectoryState):
         start = directory_start(clean.exists(), self._read(BOOT_MARK), self._boot)
         self.was_clean, self.is_new, self.unclean = start
         if self.is_new:
-            sync_names_above(self.path)
+            sync_parents(self.path)
         if clean.exists():
             clean.unlink()
-            _sync(self.path)
+            sync_directory(self.path)
         if not start.may_have_lost:
             self.clear_unclean()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
@@ -335,12 +335,3 @@ def _rename(folder: Path, target: Path) -> None:
         folder.rename(target)
     except OSError as error:
         raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
-
-
-def _sync(path: Path) -> None:
-    """Fsync a directory."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

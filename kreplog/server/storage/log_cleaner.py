@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from kreplog.core.broker.log_cleaning import CleanerQueue
-from kreplog.errors import KreplogError, LogClosedError, LogFailedError, is_disk_full, is_exhaustion
+from kreplog.core.broker.log_cleaning import CleanerQueue, is_uncleanable
+from kreplog.errors import KreplogError, LogClosedError, LogFailedError
 from kreplog.server.clock import wall_clock_ms
 from kreplog.server.settings import MAX_CLEANER_THREADS
 from kreplog.server.storage.hosted_replicas import HostedReplicas
@@ -169,7 +169,7 @@ class LogCleaner:
         if isinstance(error, LogFailedError):
             self._log_failed(partition, error)
             return None
-        if is_exhaustion(error) or is_disk_full(error):
+        if not is_uncleanable(error):
             _log.warning("%s is not compacted now: %s", partition, error)
             return None
         _log.error("%s is set aside from compaction until the broker restarts: %s", partition, error)

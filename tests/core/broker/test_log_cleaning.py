@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from kreplog.core.broker.log_cleaning import CleanerQueue
+import errno
+
+from kreplog.core.broker.log_cleaning import CleanerQueue, is_uncleanable
+from kreplog.errors import CorruptBatchError, DiskFullError, LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.types import CompactionBacklog
 
 
@@ -31,3 +34,10 @@ def test_an_uncleanable_log_is_set_aside_until_it_is_another() -> None:
     assert queue.candidates(["a", "b"]) == ["b"] and queue.uncleanable == {"a": "damaged"}
     assert queue.candidates(["b"]) == ["b"] and not queue.uncleanable
     assert queue.candidates(["a", "b"]) == ["a", "b"]
+
+
+def test_damage_makes_a_log_uncleanable_and_a_shortage_does_not() -> None:
+    failed = LogFailedError("a write failed")
+    failed.__cause__ = OSError(errno.ENOSPC, "no space")
+    assert not any(map(is_uncleanable, (DiskFullError("full"), ResourceExhaustedError("no descriptor"), failed)))
+    assert all(map(is_uncleanable, (CorruptBatchError("its CRC differs"), StorageError("cannot read"), ValueError())))

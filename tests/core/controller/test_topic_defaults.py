@@ -179,8 +179,8 @@ def test_altered_configs_without_an_effect_on_topics_elect_no_leaders(monkeypatc
     monkeypatch.setattr(broker_changes, "send_settings", send)
     alter(cluster, {"log.retention.ms": "5"})
     assert sent == []
-    assert [line.rpartition(" of ")[2] for _, line in cluster.log if "configs are altered" in line] == [
-        "brokers 1, 2, 3"
+    assert [line for _, line in cluster.log if "dynamic configs" in line] == [
+        "the dynamic configs of brokers 1, 2, 3 have changed"
     ]
     requests = [send.request for send in cluster.sent if isinstance(send.request, UpdateMetadataRequest)]
     assert {request.configs.default for request in requests} == {(("log.retention.ms", "5"),)}
@@ -197,7 +197,7 @@ def test_altered_defaults_are_logged_without_brokers_where_none_has_other_config
     cluster.brokers[1].start()
     alter(cluster, {"min.insync.replicas": "2"})
     assert [line for _, line in cluster.log if "defaults of topics are now" in line]
-    assert not [line for _, line in cluster.log if "configs are altered" in line]
+    assert not [line for _, line in cluster.log if "dynamic configs" in line]
 
 
 @pytest.mark.parametrize(("dynamic", "expected"), [({}, 3), ({"min.insync.replicas": "2"}, 2)])
