@@ -9,7 +9,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -100,33 +101,29 @@ def consume(
             f"--offset applies to one partition, not to {counted(len(numbers), 'partition')}: add --partition"
         )
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
-    count = 0
-    with kafka_errors(), Interruption() as interruption:
-        consumer = _consumer(servers, group, from_beginning, isolation_level)
-        try:
-            if group is None:
-                assigned = [KafkaPartition(topic, number) for number in numbers]
-                consumer.assign(assigned)
-                _seek(consumer, assigned, from_beginning, offset, time_ms)
-            else:
-                consumer.subscribe([topic])
-            printed = partial(_commit, consumer) if group is not None else None
-            for record in _records(consumer, max_messages, timeout, interruption, printed):
-                sys.stdout.buffer.write(show(record))
-                count += 1
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            # Python flushes stdout once more when it exits, and would fail.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        finally:
-            consumer.close(autocommit=False, timeout_ms=1000)
+    with (
+        kafka_errors(),
+        Interruption() as interruption,
+        _consumer(servers, group, from_beginning, isolation_level) as consumer,
+    ):
+        if group is None:
+            assigned = [KafkaPartition(topic, number) for number in numbers]
+            consumer.assign(assigned)
+            _seek(consumer, assigned, from_beginning, offset, time_ms)
+        else:
+            consumer.subscribe([topic])
+        printed = partial(_commit, consumer) if group is not None else None
+        count = _print(_records(consumer, max_messages, timeout, interruption, printed), show)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
 
 
-def _consumer(servers: list[str], group: str | None, from_beginning: bool, isolation_level: IsolationLevel) -> Any:
+@contextmanager
+def _consumer(
+    servers: list[str], group: str | None, from_beginning: bool, isolation_level: IsolationLevel
+) -> Iterator[Any]:
     """A consumer that commits only when it is called to; without a group its partitions are assigned by hand."""
     reset = "earliest" if from_beginning else "latest"
-    return KafkaConsumer(
+    consumer = KafkaConsumer(
         bootstrap_servers=servers,
         bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
         group_id=group,
@@ -136,6 +133,10 @@ def _consumer(servers: list[str], group: str | None, from_beginning: bool, isola
         metrics_enabled=False,
         isolation_level=isolation_level.value,
     )
+    try:
+        yield consumer
+    finally:
+        consumer.close(autocommit=False, timeout_ms=1000)
 
 
 def _commit(consumer: Any) -> None:
@@ -195,6 +196,20 @@ def _records(
 
 
 # Output
+
+
+def _print(records: Iterable[Any], show: Callable[[Any], bytes]) -> int:
+    """Write the records to stdout until its reader goes away; return their number."""
+    count = 0
+    try:
+        for record in records:
+            sys.stdout.buffer.write(show(record))
+            count += 1
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it exits, and would fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return count
 
 
 def _as_text(print_key: bool, print_offset: bool, separator: bytes) -> Callable[[Any], bytes]:

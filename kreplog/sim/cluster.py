@@ -33,6 +33,7 @@ from kreplog.sim.clients import consumer_group_client, group_client, transaction
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
 from kreplog.sim.clients.session_consumer import session_consumer
+from kreplog.sim.descriptions import describe_history
 from kreplog.sim.faults import EXTRA_TOPIC, OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, StableEnd, Violation, Watermark
 from kreplog.sim.injector import Injector
@@ -42,7 +43,7 @@ from kreplog.sim.machines.partition_model import PartitionModel
 from kreplog.sim.machines.scheduler import MS, Scheduler
 from kreplog.sim.machines.store import StoreServer
 from kreplog.sim.topic_creation import WANTED, AutomaticCreationChecker, topic_user
-from kreplog.sim.trace import CHECKER, Trace, describe_history
+from kreplog.sim.trace import CHECKER, Trace
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 

@@ -202,9 +202,6 @@ class SimulationPlan:
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
     """The plan of a seed. kinds: to choose from; brokers: minimum and maximum; log: model, native, both-by-seed."""
     random = Random(f"kreplog-{seed}")
-    # Drawn apart, so that seeds that are known to find a mutation still do.
-    apart = {kind: Random(f"kreplog-{name}-{seed}") for kind, (name, _) in APART.items() if kind in kinds}
-    apart = {kind: drawn for kind, drawn in apart.items() if drawn.random() < APART[kind][1]}
     count = random.randint(*brokers)
     duration_ms = random.randint(6000, 14000)
     others = [kind for kind in kinds if kind not in APART]
@@ -219,26 +216,13 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     topics = tuple(
         _draw_topic(random, f"t{number}", count, power, all_flush) for number in range(random.choice((1, 1, 2)))
     )
-    config = ReplicationConfig(
-        replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
-        replica_lag_max_bytes=random.choice((-1, -1, -1, 400)),
-        replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
-        replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
-        replica_fetch_backoff_ms=random.choice((20, 100, 300)),
-        num_replica_fetchers=1 if seed % 4 else 3,
-        max_incremental_fetch_session_cache_slots=random.choice((0, 2, 1000)),
-        auto_leader_rebalance_enable=random.random() < 0.5,
-        leader_imbalance_check_interval_ms=random.choice((400, 1500, 5000)),
-        leader_imbalance_per_broker_percentage=0,
-    )
-    session_timeout_ms = random.choice((600, 1000, 1500))
     plan = SimulationPlan(
         seed=seed,
         brokers=count,
-        racks=random.choice((0, 0, 2)),
         topics=topics,
-        config=config,
-        session_timeout_ms=session_timeout_ms,
+        config=_draw_config(random, seed),
+        session_timeout_ms=random.choice((600, 1000, 1500)),
+        racks=random.choice((0, 0, 2)),
         fence_late_ms=random.choice((0, 0, 0, 300, 2000)) if kinds else 0,
         quick_notice=random.random() < 0.5,
         native={"native": True, "model": False}.get(log, random.random() < 0.25),
@@ -250,6 +234,48 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         all_flush=all_flush,
         kinds=chosen,
         actions=(),
+    )
+    plan = replace(plan, actions=tuple(_draw_actions(random, plan, gap_ms)))
+    plan = _with_kinds_apart(plan, kinds, power)
+    plan = _with_rare_conditions(plan, kinds)
+    plan = _with_transactions(_with_group(plan, power), power)
+    return _with_subscribers(plan, power)
+
+
+def _draw_config(random: Random, seed: int) -> ReplicationConfig:
+    return ReplicationConfig(
+        replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
+        replica_lag_max_bytes=random.choice((-1, -1, -1, 400)),
+        replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
+        replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
+        replica_fetch_backoff_ms=random.choice((20, 100, 300)),
+        num_replica_fetchers=1 if seed % 4 else 3,
+        max_incremental_fetch_session_cache_slots=random.choice((0, 2, 1000)),
+        auto_leader_rebalance_enable=random.random() < 0.5,
+        leader_imbalance_check_interval_ms=random.choice((400, 1500, 5000)),
+        leader_imbalance_per_broker_percentage=0,
+    )
+
+
+# What follows is drawn apart, or not at all, so that seeds that are known to find a mutation still do.
+
+
+def _with_kinds_apart(plan: SimulationPlan, kinds: Sequence[str], power: bool) -> SimulationPlan:
+    """The plan with the faults of the kinds in APART that its seed has."""
+    for kind, (name, share) in APART.items():
+        random = Random(f"kreplog-{name}-{plan.seed}")
+        if kind in kinds and random.random() < share:
+            plan = _with_actions(replace(plan, kinds=(*plan.kinds, kind)), random, kind)
+            if kind == "default_config":
+                plan = replace(plan, topics=tuple(_inheriting(topic, power) for topic in plan.topics))
+    return plan
+
+
+def _with_rare_conditions(plan: SimulationPlan, kinds: Sequence[str]) -> SimulationPlan:
+    """The plan with the conditions that only some seeds have, by their numbers."""
+    seed = plan.seed
+    plan = replace(
+        plan,
         file_sync_ms=SLOW_FILE_SYNC_MS if seed % 18 == 11 else 0,
         replicas_per_part=1 if seed % 18 == 11 else REPLICAS_PER_PART,
         creates_topics=seed % 24 == 19,
@@ -259,24 +285,17 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         misused=seed % 21 == 14,
         allocates_producer_ids=seed % 16 == 7,
     )
-    actions = _draw_actions(random, plan, gap_ms)
-    for kind, drawn in apart.items():
-        plan = replace(plan, kinds=(*plan.kinds, kind))
-        if kind == "default_config":
-            plan = replace(plan, topics=tuple(_inheriting(topic, power) for topic in plan.topics))
-        actions += _draw_apart(drawn, plan, kind, len(actions))
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
-        actions += _draw_apart(Random(f"kreplog-topics-{seed}"), plan, "topic", len(actions))
+        plan = _with_actions(plan, Random(f"kreplog-topics-{seed}"), "topic")
     if plan.misused and "grow" in kinds:  # refused: internal topics keep their partitions
-        actions += _draw_apart(Random(f"kreplog-internal-topics-{seed}"), plan, "grow_internal", len(actions))
+        plan = _with_actions(plan, Random(f"kreplog-internal-topics-{seed}"), "grow_internal")
     if plan.allocates_producer_ids and "store_loss" in kinds:
-        actions += _draw_apart(Random(f"kreplog-producer-ids-{seed}"), plan, "store_loss", len(actions))
-    plan = _with_transactions(_with_group(replace(plan, actions=tuple(actions)), power), power)
-    return _with_subscribers(plan, power)
+        plan = _with_actions(plan, Random(f"kreplog-producer-ids-{seed}"), "store_loss")
+    return plan
 
 
 def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
-    """The plan with a group in some seeds; drawn apart too."""
+    """The plan with a group in some seeds."""
     random = Random(f"kreplog-groups-{plan.seed}")
     if random.random() >= GROUP_SHARE:
         return plan
@@ -287,8 +306,8 @@ def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
 
 
 def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
-    """The plan with transactions in some seeds; drawn apart too, under a name that leaves those seeds as they are that
-    are known to find a mutation."""
+    """The plan with transactions in some seeds, drawn under a name that leaves the seeds as they are that are known to
+    find a mutation."""
     random = Random(f"kreplog-transactions-37-{plan.seed}")
     if random.random() >= TRANSACTION_SHARE:
         return plan
@@ -381,10 +400,11 @@ def _draw_actions(random: Random, plan: SimulationPlan, gap_ms: float) -> list[A
     return actions
 
 
-def _draw_apart(random: Random, plan: SimulationPlan, kind: str, count: int) -> list[Action]:
-    """Actions of a kind in APART, numbered from `count` on."""
-    actions = []
-    for number in range(count, count + random.randint(1, 8)):
+def _with_actions(plan: SimulationPlan, random: Random, kind: str) -> SimulationPlan:
+    """The plan with a few more actions of a kind."""
+    actions = list(plan.actions)
+    for _ in range(random.randint(1, 8)):
         at_ms, duration_ms = random.randint(100, plan.duration_ms), int(10 ** random.uniform(1.3, 3.5))
-        actions.append(Action(number, at_ms, kind, duration_ms, tuple(random.random() for _ in range(6))))
-    return actions
+        draws = tuple(random.random() for _ in range(6))
+        actions.append(Action(len(actions), at_ms, kind, duration_ms, draws))
+    return replace(plan, actions=tuple(actions))

@@ -39,6 +39,7 @@ from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
 from kreplog.sim.brokers.producer_id_requests import VirtualProducerIds
 from kreplog.sim.brokers.virtual_log_directory import VirtualLogDirectory
 from kreplog.sim.clients.producer_id_client import ProducerIdRequest
+from kreplog.sim.machines.broker_clock import BrokerClock
 from kreplog.sim.machines.disk import Disk
 from kreplog.sim.machines.network import CLIENTS, Fate, HeldConnection
 from kreplog.sim.machines.scheduler import MS
@@ -48,6 +49,7 @@ from kreplog.types import BrokerRegistration, EpochEndOffset
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
+    from kreplog.sim.faults import SimulationPlan
 
 FEW_BYTES = 20_000
 """Memory limit for fetch sessions and waiting fetches, in seeds with few sessions."""
@@ -114,89 +116,95 @@ class BrokerProcess:
         self.stopping = False
         self.fuse: int | None = None
         self.on_fuse: Callable[[], None] = lambda: None
-        scheduler = cluster.scheduler
-        self._scheduler = scheduler
-        self._rate = 1000
-        self._base_us = scheduler.now_us
-        self._base_local_us = machine.clock_us + scheduler.now_us
+        self.dynamic_configs: dict[str, str] = {}
+        self._configs = m.NO_CONFIGS
+        self._exited: Callable[[], None] = lambda: None
+        self._held: dict[int, HeldConnection] = {}
+        self._term_epoch = -1
+        self._scheduler = cluster.scheduler
+        self.clock = BrokerClock(cluster.scheduler, machine.clock_us)
         self.link = VirtualStoreLink(
             cluster.store,
             cluster.network,
-            scheduler,
+            cluster.scheduler,
             self.host,
             cluster.plan.session_timeout_ms,
             cluster.plan.fence_late_ms * MS,
             self._connected,
             self._session_lost,
         )
+        self._make_cores(config)
+        self._make_runners()
+        self._make_senders()
+        self._metadata_requests = VirtualMetadataRequests(self)
+        violate = partial(cluster.checkers.violate, model=None)
+        self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve, violate)
+        self.directory = VirtualLogDirectory(self)
+        self._effects = self._effect_handlers()
+
+    def _make_cores(self, config: ReplicationConfig) -> None:
+        plan, machine = self.cluster.plan, self.machine
         few_sessions = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
-        group_bytes = 2 * GROUP_BYTES if cluster.plan.writers else GROUP_BYTES  # their group is one more
-        if cluster.plan.subscribers:
-            group_bytes += CONSUMER_GROUP_BYTES
-        self.group_memory = MemoryAccount(group_bytes if few_sessions else NO_LIMIT)
+        self.group_memory = MemoryAccount(_group_bytes(plan) if few_sessions else NO_LIMIT)
         strays = [(topic_id, partition.partition) for partition, topic_id in self.disk.strays_since()]
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, strays, memory)
         self.controller = Controller(self.id, config, self._transition)
-        self._term_epoch = -1
-        broker = BrokerRegistration(
-            self.id,
-            -1,
-            f"host{self.id}",
-            9092,
-            machine.rack,
-            unclean=self.disk.unclean or machine.new_disk,
-            directories=(f"disk {machine.disks} of {self.id}",),
+        self.registration = Registration(
+            BrokerRegistration(
+                self.id,
+                -1,
+                f"host{self.id}",
+                9092,
+                machine.rack,
+                unclean=self.disk.unclean or machine.new_disk,
+                directories=(f"disk {machine.disks} of {self.id}",),
+            )
         )
-        self.registration = Registration(broker)
+        metadata = self.manager.metadata
         self.cores = BrokerCores(
             self.manager,
             self.controller,
             self.registration,
             FailureDetector(self.id),
-            ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
-            GroupCoordinator(cluster.plan.groups, self.manager.metadata, self._unique_id, self.group_memory),
+            ControlledShutdown(self.id, self.registration, metadata, SHUTDOWN_MAX_WAIT_MS),
+            GroupCoordinator(plan.groups, metadata, self._unique_id, self.group_memory),
             TransactionCoordinator(
-                cluster.plan.transactions,
-                lambda: self.manager.metadata.partitions,
-                self.manager.metadata.leader_of,
-                last_epoch=cluster.plan.last_epoch,
+                plan.transactions, lambda: metadata.partitions, metadata.leader_of, last_epoch=plan.last_epoch
             ),
         )
+
+    def _make_runners(self) -> None:
         names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups", "transactions")
         self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
         self.replicas, self.control, self.register, self.detect, self.stopper, self.groups, *_ = self.runners
         self.transactions = self.runners[-1]
         self._runner_of = {runner.core: runner for runner in self.runners}
-        self._held: dict[int, HeldConnection] = {}
+
+    def _make_senders(self) -> None:
+        """What sends requests for the cores, and reads logs for the coordinators."""
+        cluster, scheduler, replicas = self.cluster, self._scheduler, self.replicas
         self.sender = VirtualControlSender(
             *(self.cores.channels, cluster.network, scheduler, self.host),
             *(lambda: self.running, self._check_control_request, self.control.put),
         )
         self._coordinator_logs = {
             runner: VirtualCoordinatorLogs(
-                *(scheduler, self.disk, cluster.disks.codec, lambda: self.alive, self.replicas.put, runner.put),
+                *(scheduler, self.disk, cluster.disks.codec, lambda: self.alive, replicas.put, runner.put),
                 self._check_coordinator_read,
                 of_transactions=runner is self.transactions,
             )
             for runner in (self.groups, self.transactions)
         }
         self._markers = VirtualMarkerSender(
-            cluster.network, self.id, lambda: self.alive, self.replicas.put, self.transactions.put
+            cluster.network, self.id, lambda: self.alive, replicas.put, self.transactions.put
         )
-        self._add_partitions = VirtualAddPartitionsSender(
-            cluster.network, self.host, lambda: self.alive, self.replicas.put
-        )
+        self._add_partitions = VirtualAddPartitionsSender(cluster.network, self.host, lambda: self.alive, replicas.put)
         self._producer_ids = VirtualProducerIds(self)
         self._automatic = VirtualAutomaticTopics(self)
-        self._metadata_requests = VirtualMetadataRequests(self)
-        violate = partial(cluster.checkers.violate, model=None)
-        self._incoming = IncomingRequests(self.manager, self._reply_soon, self._serve, violate)
-        self.directory = VirtualLogDirectory(self)
-        self.dynamic_configs: dict[str, str] = {}
-        self._configs = m.NO_CONFIGS
-        self._exited: Callable[[], None] = lambda: None
-        self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
+
+    def _effect_handlers(self) -> dict[type, Callable[[CoreRunner, Any], Any]]:
+        return {
             **self.directory.effects,
             effects.EndOfRecords: self._end_of_records,
             effects.AppendGroupRecords: lambda runner, effect: self._coordinator_logs[runner].append(effect),
@@ -228,24 +236,14 @@ class BrokerProcess:
         """The id of a new group member; drawn, so that no process repeats it."""
         return f"{self._scheduler.random.getrandbits(64):016x}"
 
-    # Clock
-
     @property
     def now_ms(self) -> int:
         """This broker's monotonic clock."""
-        return (self._base_local_us + (self._scheduler.now_us - self._base_us) * self._rate // 1000) // MS
-
-    def instant_of(self, local_ms: int) -> int:
-        """The virtual time (us) at which the broker's clock shows `local_ms`."""
-        ahead_us = local_ms * MS - self._base_local_us
-        return self._base_us + -(-ahead_us * 1000 // self._rate)
+        return self.clock.now_ms
 
     def set_clock(self, jump_ms: int, rate: int) -> None:
-        """Jump forward, and continue at `rate` thousandths of the true speed."""
-        now_us = self._scheduler.now_us
-        self._base_local_us += (now_us - self._base_us) * self._rate // 1000 + jump_ms * MS
-        self._base_us = now_us
-        self._rate = rate
+        """Set its clock as BrokerClock.set does; its timers follow."""
+        self.clock.set(jump_ms, rate)
         if self.running:
             for runner in self.runners:
                 runner.arm()
@@ -558,3 +556,9 @@ class BrokerProcess:
 
     def _unclean_election(self, _runner: CoreRunner, effect: effects.UncleanElection) -> None:
         self.cluster.unclean_election(effect)
+
+
+def _group_bytes(plan: SimulationPlan) -> int:
+    """Memory limit for groups in seeds with few sessions. The group of transactional producers is one more."""
+    groups = 2 * GROUP_BYTES if plan.writers else GROUP_BYTES
+    return groups + CONSUMER_GROUP_BYTES if plan.subscribers else groups

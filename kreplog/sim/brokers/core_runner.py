@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.core import effects, events
 from kreplog.errors import KreplogError
+from kreplog.sim.descriptions import describe_effect, describe_event
 from kreplog.sim.machines.scheduler import MS, Timer
-from kreplog.sim.trace import describe_effect, describe_event, partitions_of
+from kreplog.sim.trace import partitions_of
 from kreplog.types import WatchEvent
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class CoreRunner:
         if wakeup_ms is None:
             return
         # Never at the same instant: a core that is always due must not stop virtual time.
-        at_us = max(process.instant_of(wakeup_ms), process.cluster.scheduler.now_us + MS)
+        at_us = max(process.clock.instant_of(wakeup_ms), process.cluster.scheduler.now_us + MS)
         if timer is not None and timer.pending:
             if timer.at_us <= at_us:
                 return

@@ -16,7 +16,7 @@ from kreplog.core.replication.role import Role
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.brokers.broker import BrokerProcess, Machine
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner
-from kreplog.sim.trace import describe
+from kreplog.sim.descriptions import describe
 from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, StoreOperation
 from kreplog.types import TopicPartition as Tp
 

@@ -12,6 +12,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import rebalance
 from kreplog.core.controller.assignment import assign
 from kreplog.sim.brokers.broker import BrokerProcess, Machine
+from kreplog.sim.descriptions import describe
 from kreplog.sim.scenarios.scenario_arguments import (
     ScenarioError,
     brokers,
@@ -22,7 +23,6 @@ from kreplog.sim.scenarios.scenario_arguments import (
     settings,
 )
 from kreplog.sim.scenarios.scenario_cluster import STEP_MS, Direction, ScenarioCluster
-from kreplog.sim.trace import describe
 from kreplog.types import Create, TopicPartition
 
 LIMIT_MS = 30_000
