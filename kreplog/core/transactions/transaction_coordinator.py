@@ -210,7 +210,7 @@ class TransactionCoordinator:
 
     def _new(self, shard: TransactionShard, transactional_id: str, stored: TransactionMetadata) -> TransactionalId:
         transaction = TransactionalId(
-            transactional_id, stored, Deadline(lambda now_ms: self._fire(shard, transaction, now_ms))
+            transactional_id, stored, Deadline(lambda now_ms: self._timed_out(shard, transaction, now_ms))
         )
         return transaction
 
@@ -556,7 +556,7 @@ class TransactionCoordinator:
 
         yield from self._append(shard, transaction, wanted, completed)
 
-    def _fire(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
+    def _timed_out(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
         """The deadline of a transaction has passed: abort it if it is open, send its markers again if it is decided."""
         if not self._is_led(shard):
             return

@@ -1,4 +1,4 @@
-"""BrokerClock: a broker's monotonic clock, which may run fast or slow, and jump."""
+"""BrokerClock: a clock that may run fast or slow, and jump."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kreplog.sim.machines.scheduler import MS, Scheduler
 
 
 class BrokerClock:
-    """ahead_us: how far it is ahead of virtual time at first."""
+    """A broker's monotonic clock. ahead_us: how far it is ahead of virtual time at first."""
 
     def __init__(self, scheduler: Scheduler, ahead_us: int) -> None:
         self._scheduler = scheduler
