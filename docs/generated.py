@@ -65,6 +65,7 @@ KAFKA_DEFAULTS = {
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
     "group.consumer.assignors": f"{','.join(ASSIGNORS)} (the same ones, by their classes)",
+    "group.consumer.migration.policy": "disabled (bidirectional from Kafka 4.0 on)",
     "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
 }
 """The default of Kafka 3.9 where it, or its name, differs."""

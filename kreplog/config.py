@@ -10,6 +10,7 @@ from kreplog.errors import ArgumentTypeError, UsageError
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC_COMPRESSION_TYPES = ("producer", "uncompressed", *COMPRESSION_TYPES[1:])
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 RANGES = {
@@ -316,6 +317,8 @@ class GroupConfig:
     group_consumer_session_timeout_ms: how long such a member may be silent.
     group_consumer_min_session_timeout_ms, group_consumer_max_session_timeout_ms: bounds of that time.
     group_consumer_max_size: maximum of members of such a group.
+    group_consumer_migration_policy: whether a group with members may change its protocol: `bidirectional`; `upgrade` to
+        that whose coordinator assigns; `downgrade` from it; `disabled`, where it has no members of both either.
     group_consumer_assignors: the assignors that they may choose, the default first: `uniform` and `range`, or Kafka's
             names of their classes.
     offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
@@ -340,6 +343,7 @@ class GroupConfig:
     group_consumer_min_session_timeout_ms: int = 45_000
     group_consumer_max_session_timeout_ms: int = 60_000
     group_consumer_max_size: int = 2**31 - 1
+    group_consumer_migration_policy: str = "bidirectional"
     group_consumer_assignors: str = "uniform,range"
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5000
@@ -351,6 +355,7 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        _one_of("group_consumer_migration_policy", self.group_consumer_migration_policy.lower(), MIGRATION_POLICIES)
         names = self.consumer_assignors
         if not set(names) <= set(ASSIGNORS.values()) or len(set(names)) < len(names):
             known = ", ".join(sorted(ASSIGNORS.values()))
@@ -363,6 +368,21 @@ class GroupConfig:
         """The names that members choose from, the default first."""
         names = [name.strip() for name in self.group_consumer_assignors.split(",")]
         return [ASSIGNORS.get(name, name) for name in names]
+
+    @property
+    def upgrades_groups(self) -> bool:
+        """Whether a classic group with members becomes one whose coordinator assigns when a member of that joins."""
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "upgrade")
+
+    @property
+    def downgrades_groups(self) -> bool:
+        """Whether a group becomes a classic one when the last member of the consumer protocol is gone."""
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
+
+    @property
+    def mixes_protocols(self) -> bool:
+        """Whether members of the classic protocol may join a group whose coordinator assigns."""
+        return self.group_consumer_migration_policy.lower() != "disabled"
 
 
 @dataclass(frozen=True, slots=True)

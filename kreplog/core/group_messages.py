@@ -342,19 +342,20 @@ class DeleteGroupsResponse:
     results: tuple[tuple[str, ErrorCode], ...]
 
 
+MemberRequest = (
+    JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | ConsumerGroupHeartbeatRequest
+)
+"""A request that members of a group send to be that."""
+
+RequestOfGroup = MemberRequest | OffsetCommitRequest | TxnOffsetCommitRequest | OffsetDeleteRequest
+"""A request about one group."""
+
 GroupRequest = (
-    JoinGroupRequest
-    | SyncGroupRequest
-    | HeartbeatRequest
-    | LeaveGroupRequest
-    | OffsetCommitRequest
-    | TxnOffsetCommitRequest
+    RequestOfGroup
     | OffsetFetchRequest
-    | OffsetDeleteRequest
     | DescribeGroupsRequest
     | ListGroupsRequest
     | DeleteGroupsRequest
-    | ConsumerGroupHeartbeatRequest
     | ConsumerGroupDescribeRequest
 )
 """A request to the coordinator of a group."""

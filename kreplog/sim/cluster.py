@@ -29,7 +29,7 @@ from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.checks.producer_id_checker import ProducerIdChecker
-from kreplog.sim.clients import consumer_group_client, group_client, transaction_client, workload
+from kreplog.sim.clients import consumer_group_client, group_client, migrating_consumer, transaction_client, workload
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
 from kreplog.sim.clients.session_consumer import session_consumer
@@ -382,13 +382,14 @@ class Cluster:
             EXTRA_TOPIC,
             OFFSETS_TOPIC,
         )
+        kind = consumer_group_client.GroupConsumer
+        if self.plan.migrates:  # a name may be that of two topics while one is deleted and created again
+            kind, topics = migrating_consumer.MigratingConsumer, (*(name for name in topics if name != EXTRA_TOPIC),)
         settled = workload.Switch()
         members = []
         for index in range(1, self.plan.subscribers + 1):
             context = self._client_context(f"subscriber-{index}")
-            member = consumer_group_client.GroupConsumer(
-                context, partitions, topics, settled, calm=self.plan.seed % 3 == 0
-            )
+            member = kind(context, partitions, topics, settled, calm=self.plan.seed % 3 == 0)
             members.append(member)
             self._start_client(context, member.run())
         context = self._client_context("observer")

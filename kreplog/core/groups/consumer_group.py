@@ -28,6 +28,7 @@ from kreplog.core.consumer_group_messages import (
     TargetEpochRecord,
     TopicIdPartitions,
 )
+from kreplog.core.group_messages import MemberRequest
 from kreplog.core.groups.assignors import Partition, Partitions
 from kreplog.core.groups.group_writes import GroupWrites
 from kreplog.core.groups.subscribed_topics import SubscribedTopics
@@ -94,12 +95,21 @@ class ConsumerGroup:
     member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
     resolved_version. missing: topics among those that these metadata lack. topics: those that it reads.
     assigned_ms: when the target was last computed here. writes: what its log lacks still. sessions, revocations:
-    deadlines by member id. rewrite: when what an append has failed to write is written again. size: the memory that it
-    takes, about; charged: that it is charged.
+    deadlines by member id. rejoins: by when a member of the classic protocol has to send its next JoinGroup or
+    SyncGroup. rewrite: when what an append has failed to write is written again. size: the memory that it takes, about;
+    charged: that it is charged.
+    classic: the members that use the classic protocol; protocols: how many of them support each of their protocols.
+    provisional: until its first member of the consumer protocol is admitted, the group may still be what it was.
+    deferred: requests, and where they are answered, that wait until it has become a classic group; None while it is
+    none of those that do.
     """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.provisional = False
+        self.deferred: list[tuple[Hashable, MemberRequest]] | None = None
+        self.classic = 0
+        self.protocols: Counter[str] = Counter()
         self.epoch = 0
         self.metadata_hash = 0
         self.members: dict[str, ConsumerMemberMetadata] = {}
@@ -119,6 +129,7 @@ class ConsumerGroup:
         self.writes = GroupWrites()
         self.sessions: dict[str, Deadline] = {}
         self.revocations: dict[str, Deadline] = {}
+        self.rejoins: dict[str, Deadline] = {}
         self.rewrite: Deadline | None = None
         self.size = 0
         self.charged = 0
@@ -139,6 +150,15 @@ class ConsumerGroup:
 
     def assignment_of(self, member_id: str) -> CurrentAssignment:
         return self.current.get(member_id, NEW)
+
+    def is_classic(self, member_id: str) -> bool:
+        """Whether a member uses the classic protocol."""
+        return self.members[member_id].classic is not None
+
+    def supports(self, names: Iterable[str]) -> bool:
+        """Whether the other members of the classic protocol support one of a member's protocols: if these are left
+        alone, they have to be a group of that protocol."""
+        return any(self.protocols[name] == self.classic for name in names)
 
     def has_left(self, member_id: str) -> bool:
         """Whether a static member is to return."""
@@ -164,12 +184,12 @@ class ConsumerGroup:
         return self._expressions.keys()
 
     def refusal(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Why a member may not commit or read offsets: UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH in another epoch than
-        its own."""
-        if member_id not in self.members:
+        """Why a member may not commit or read offsets: UNKNOWN_MEMBER_ID; or in another epoch than its own
+        STALE_MEMBER_EPOCH, to a member of the classic protocol ILLEGAL_GENERATION."""
+        if member_id is None or member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if self._is_stale(member_id, member_epoch):
-            return ErrorCode.STALE_MEMBER_EPOCH
+            return ErrorCode.ILLEGAL_GENERATION if self.is_classic(member_id) else ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
 
     def _is_stale(self, member_id: str, member_epoch: int) -> bool:
@@ -211,7 +231,7 @@ class ConsumerGroup:
                 del self.static[before.instance_id]
         if member is None:
             self.members.pop(member_id, None)
-            for deadlines in (self.sessions, self.revocations):
+            for deadlines in (self.sessions, self.revocations, self.rejoins):
                 deadline = deadlines.pop(member_id, None)
                 if deadline is not None:
                     deadline.cancel()
@@ -226,6 +246,9 @@ class ConsumerGroup:
         if member is not None:
             _add(self._readers, member.subscribed_topics, change)
             _add(self._expressions, () if member.subscribed_regex is None else (member.subscribed_regex,), change)
+            if member.classic is not None:
+                self.classic += change
+                _add(self.protocols, {name for name, _ in member.classic.protocols}, change)
             self._subscribed = None
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
@@ -243,8 +266,22 @@ class ConsumerGroup:
     def deadlines(self) -> Iterator[Deadline]:
         yield from self.sessions.values()
         yield from self.revocations.values()
+        yield from self.rejoins.values()
         if self.rewrite is not None:
             yield self.rewrite
+
+    def records(self) -> Iterator[ConsumerGroupLogRecord]:
+        """Records of all that is stored of it."""
+        for member_id, member in self.members.items():
+            yield ConsumerMemberRecord(self.group_id, member_id, member)
+        for regex, resolved in self.regexes.items():
+            yield ResolvedRegexRecord(self.group_id, regex, resolved)
+        yield ConsumerGroupRecord(self.group_id, ConsumerGroupMetadata(self.epoch, self.metadata_hash))
+        for member_id, target in self.target.items():
+            yield TargetAssignmentRecord(self.group_id, member_id, to_assignment(target))
+        yield TargetEpochRecord(self.group_id, self.target_epoch)
+        for member_id, current in self.current.items():
+            yield CurrentAssignmentRecord(self.group_id, member_id, current)
 
     def tombstones(self) -> Iterator[ConsumerGroupLogRecord]:
         """Records that delete all that is stored of it."""

@@ -36,8 +36,8 @@ from kreplog.core.consumer_group_messages import (
     TargetAssignmentRecord,
     TargetEpochRecord,
 )
-from kreplog.core.effects import Reply, Steps, WallClock
-from kreplog.core.group_messages import GroupRecord, LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from kreplog.core.effects import Reply, StateChange, Steps, WallClock
+from kreplog.core.group_messages import GroupMetadata, GroupRecord, MemberRequest
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
     NOTHING,
@@ -48,7 +48,11 @@ from kreplog.core.groups.consumer_group import (
     to_partitions,
 )
 from kreplog.core.groups.group import GROUP_BYTES, Group
+from kreplog.core.groups.group_writes import Outcome
 from kreplog.core.groups.log_writer import GroupLogWriter
+from kreplog.core.groups.member import Member
+from kreplog.core.groups.membership import Membership
+from kreplog.core.groups.migration import Refusal, downgrade, upgrade
 from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
@@ -74,7 +78,8 @@ _NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
 
 class ConsumerMembership:
     """Heartbeats, time-outs and descriptions of consumer groups. cluster: this broker's metadata. unique: returns a
-    text that no process has returned before."""
+    text that no process has returned before. classic: the members of classic groups. replay: takes a request that has
+    waited."""
 
     def __init__(
         self,
@@ -84,7 +89,11 @@ class ConsumerMembership:
         unique: Callable[[], str],
         cluster: ClusterTopics,
         totals: GroupTotals,
+        classic: Membership,
+        replay: Callable[[GroupShard, Hashable, MemberRequest, int], Steps[None]],
     ) -> None:
+        self._classic = classic
+        self._replay = replay
         self._config = config
         self._timers = timers
         self._log = log
@@ -100,17 +109,20 @@ class ConsumerMembership:
             yield Reply(reply_to, refusal)
             return
         group = shard.groups[request.group_id]
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         if request.member_epoch < JOIN_EPOCH:
             response = self._leave(consumer, request, now_ms)
         else:
             wall_ms: int = yield WallClock()
             response = self._follow(shard, group, request, now_ms, wall_ms)
-            if response.error is not ErrorCode.NONE and self._end_unused(shard, group):
+            if consumer.provisional and response.error is not ErrorCode.NONE:
+                self._end_provisional(shard, group)
                 yield Reply(reply_to, response)
                 return
+            if consumer.provisional:
+                yield from self._convert(shard, group, now_ms)
         consumer.writes.answer(reply_to, lambda error: _refused(error) if error else response)
-        yield from self._settle(shard, group)
+        yield from self.settle(shard, group)
 
     # Refusals
 
@@ -151,8 +163,8 @@ class ConsumerMembership:
     def _begin_group(
         self, shard: GroupShard, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | None:
-        """Have a group of this kind, or return the response that says why there is none. A classic group without
-        members becomes one; one with members remains what it is."""
+        """Have a group of this kind, or return the response that says why there is none. A classic group becomes one,
+        once its first member is admitted, as far as group.consumer.migration.policy allows."""
         group, joins = shard.groups.get(request.group_id), request.member_epoch == JOIN_EPOCH
         if group is None:
             if not joins:
@@ -162,28 +174,53 @@ class ConsumerMembership:
                 return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.groups[group.group_id] = group
         if group.consumer is None:
-            if not joins or not group.is_empty or group.pending:
+            if not joins:
                 return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
-            group.consumer = ConsumerGroup(group.group_id)
+            consumer = ConsumerGroup(group.group_id)
+            consumer.provisional = True
+            if group.members or group.pending or not group.is_empty:
+                refusal = self._upgrade(group, consumer)
+                if refusal is not None:
+                    return _refused(*refusal)
+            group.consumer = consumer
         return None
 
-    def _convert(self, group: Group) -> None:
-        """Nothing refuses the first member: what was stored of a classic group is deleted by the same append."""
-        was_stored = group.is_stored
-        group.forget()
-        if was_stored:
-            group.is_stored = True
-            _consumer(group).writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
+    def _upgrade(self, group: Group, consumer: ConsumerGroup) -> Refusal | None:
+        """Have the members of a classic group in this one, or return why it stays a classic one."""
+        if not self._config.upgrades_groups:
+            text = f"{group.group_id} is a group of the classic protocol, and group.consumer.migration.policy = "
+            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text + self._config.group_consumer_migration_policy)
+        if group.members:
+            records = upgrade(group, self._cluster, self._config.group_consumer_max_size)
+            if isinstance(records, Refusal):
+                return records
+            consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
+            for record in records:
+                self.change(consumer, record)
+        return None
 
-    def _end_unused(self, shard: GroupShard, group: Group) -> bool:
-        """Whether the first member of a group was refused: the group is what it was before."""
-        consumer = _consumer(group)
-        if consumer.epoch or consumer.members or not consumer.writes.is_idle:
-            return False
+    def _convert(self, shard: GroupShard, group: Group, now_ms: int) -> Steps[None]:
+        """Nothing refuses the first member: what was stored of a classic group is deleted by the same append."""
+        consumer, was_stored = consumer_of(group), group.is_stored
+        if was_stored and not consumer.classic:
+            consumer.writes.unwritten = {GroupRecord: GroupRecord(group.group_id, None), **consumer.writes.unwritten}
+        if consumer.classic:
+            text = f"{group.group_id} is upgraded, with {consumer.classic} members of the classic protocol"
+            yield StateChange("info", f"{shard.partition}: group {text}")
+        yield from self._classic.end(shard, group)
+        group.is_stored = was_stored
+        consumer.provisional = False
+        for member_id in consumer.members:
+            if consumer.is_classic(member_id):
+                self.renew(shard, group, member_id, now_ms)
+
+    def _end_provisional(self, shard: GroupShard, group: Group) -> None:
+        """The first member of a group was refused: the group is what it was before."""
+        for deadline in consumer_of(group).deadlines():
+            deadline.cancel()
         group.consumer = None
         if group.is_gone:
             shard.remove(group)
-        return True
 
     def _identify(
         self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
@@ -193,7 +230,7 @@ class ConsumerMembership:
         member_id, instance_id = request.member_id, request.instance_id
         known = None if instance_id is None else consumer.static.get(instance_id)
         joins = request.member_epoch == JOIN_EPOCH
-        if known is not None and known == _left_member(consumer, request):
+        if known is not None and known == _replaced_member(consumer, request):
             if member_id != known and member_id in consumer.members:
                 return _refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
             return member_id or self._unique()
@@ -221,11 +258,11 @@ class ConsumerMembership:
         text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
         return _refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
 
-    def _room_refusal(
+    def room_refusal(
         self, shard: GroupShard, group: Group, member_id: str, member: ConsumerMemberMetadata
     ) -> ConsumerGroupHeartbeatResponse | None:
         """The response to a new member, or one that says more about itself than before, for which there is no room."""
-        members, maximum = _consumer(group).members, self._config.group_consumer_max_size
+        members, maximum = consumer_of(group).members, self._config.group_consumer_max_size
         if member_id not in members and len(members) >= maximum:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
         if sum(len(topic.encode()) for topic in member.subscribed_topics) > MAX_SUBSCRIPTION_BYTES:
@@ -244,46 +281,29 @@ class ConsumerMembership:
     def _follow(
         self, shard: GroupShard, group: Group, request: ConsumerGroupHeartbeatRequest, now_ms: int, wall_ms: int
     ) -> ConsumerGroupHeartbeatResponse:
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         member_id = self._identify(consumer, request)
         if not isinstance(member_id, str):
             return member_id
-        former_id = _left_member(consumer, request)
+        former_id = _replaced_member(consumer, request)
         known = consumer.members.get(former_id or member_id)
         member = _stated(known or _NEW_MEMBER, request)
         if member != known:
-            refusal = self._room_refusal(shard, group, former_id or member_id, member)
+            refusal = self.room_refusal(shard, group, former_id or member_id, member)
             if refusal is not None:
                 if known is not None and former_id is None:
-                    self._renew(shard, group, member_id, now_ms)  # it is alive
+                    self.renew(shard, group, member_id, now_ms)  # it is alive
                 return refusal
-        if not consumer.epoch:
-            self._convert(group)
-        if former_id is not None:
-            self._replace(consumer, former_id, member_id)
-        if member != known:
-            self._change(consumer, ConsumerMemberRecord(group.group_id, member_id, member))
-        resubscribed = known is None or _subscription(known) != _subscription(member)
-        self._resolve(consumer, now_ms, wall_ms)
-        self._refresh(consumer, now_ms)
-        if resubscribed or self._topics_have_changed(consumer, now_ms):
-            self._begin_epoch(consumer)
-        if consumer.epoch > consumer.target_epoch and self._may_assign(consumer, now_ms):
-            self._assign(consumer)
-            consumer.assigned_ms = now_ms
+        self.admit(consumer, member_id, member, former_id, now_ms, wall_ms)
         before = consumer.assignment_of(member_id)
         current = before
         if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
-            target = consumer.target.get(member_id, NOTHING)
-            is_free = partial(self._is_free, consumer, member_id)
-            if before.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke
-                current = before._replace(assigned=to_assignment(to_partitions(before.assigned) & target))
-            current = reconcile(current, consumer.target_epoch, target, request.owned, is_free)
+            current = self.next_assignment(consumer, member_id, request.owned)
         if current != before or known is None:
-            self._change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
-        self._renew(shard, group, member_id, now_ms)
+            self.change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
+        self.renew(shard, group, member_id, now_ms)
         if current != before:
-            self._limit_revocation(shard, group, member_id, now_ms)
+            self.limit_revocation(shard, group, member_id, now_ms)
         return ConsumerGroupHeartbeatResponse(
             ErrorCode.NONE,
             None,
@@ -293,6 +313,49 @@ class ConsumerMembership:
             current.assigned if _is_full(request) or current.assigned != before.assigned else None,
         )
 
+    def admit(
+        self,
+        consumer: ConsumerGroup,
+        member_id: str,
+        member: ConsumerMemberMetadata,
+        former_id: str | None,
+        now_ms: int,
+        wall_ms: int,
+    ) -> None:
+        """Take what a member says about itself, and compute the target assignment if that, or the topics, have changed.
+        former_id: of the static member that it replaces."""
+        known = consumer.members.get(former_id or member_id)
+        if former_id is not None:
+            self._replace(consumer, former_id, member_id)
+        if member != known:
+            self.change(consumer, ConsumerMemberRecord(consumer.group_id, member_id, member))
+        resubscribed = known is None or _subscription(known) != _subscription(member)
+        self.retarget(consumer, now_ms, wall_ms, resubscribed=resubscribed)
+
+    def retarget(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int, *, resubscribed: bool = False) -> None:
+        """Begin an epoch if a subscription, or the topics, have changed; compute the target assignment of one that has
+        none yet."""
+        self._resolve(consumer, now_ms, wall_ms)
+        self.refresh(consumer, now_ms)
+        if resubscribed or self._topics_have_changed(consumer, now_ms):
+            self._begin_epoch(consumer)
+        if consumer.epoch > consumer.target_epoch and self._may_assign(consumer, now_ms):
+            self._assign(consumer)
+            consumer.assigned_ms = now_ms
+
+    def next_assignment(self, consumer: ConsumerGroup, member_id: str, owned: Assignment | None) -> CurrentAssignment:
+        """What a member may own from now on. owned: what it says that it owns, None if that has not changed."""
+        current, target = consumer.assignment_of(member_id), consumer.target.get(member_id, NOTHING)
+        is_free = partial(self._is_free, consumer, member_id)
+        if current.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke
+            current = current._replace(assigned=to_assignment(to_partitions(current.assigned) & target))
+        return reconcile(current, consumer.target_epoch, target, owned, is_free)
+
+    def waits(self, consumer: ConsumerGroup, member_id: str) -> bool:
+        """Whether something of a member's target assignment is still another's."""
+        wanted = consumer.target.get(member_id, NOTHING) - to_partitions(consumer.assignment_of(member_id).assigned)
+        return not all(self._is_free(consumer, member_id, partition) for partition in wanted)
+
     def _is_free(self, consumer: ConsumerGroup, member_id: str, partition: Partition) -> bool:
         """Whether no other member owns the partition, or has yet to revoke it."""
         return consumer.owners.get(partition, member_id) == member_id
@@ -300,17 +363,18 @@ class ConsumerMembership:
     def _replace(self, consumer: ConsumerGroup, former_id: str, member_id: str) -> None:
         """A static member has returned. What it may own is still its own."""
         member, target = consumer.members[former_id], consumer.target.get(former_id, NOTHING)
-        current = consumer.assignment_of(former_id)._replace(member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
+        assigned = consumer.assignment_of(former_id).assigned
+        current = CurrentAssignment(JOIN_EPOCH, JOIN_EPOCH, MemberState.STABLE, assigned, ())
         for tombstone in list(consumer.member_tombstones(former_id)):
-            self._change(consumer, tombstone)
+            self.change(consumer, tombstone)
         group_id = consumer.group_id
-        self._change(consumer, ConsumerMemberRecord(group_id, member_id, member))
-        self._change(consumer, TargetAssignmentRecord(group_id, member_id, to_assignment(target)))
-        self._change(consumer, CurrentAssignmentRecord(group_id, member_id, current))
+        self.change(consumer, ConsumerMemberRecord(group_id, member_id, member))
+        self.change(consumer, TargetAssignmentRecord(group_id, member_id, to_assignment(target)))
+        self.change(consumer, CurrentAssignmentRecord(group_id, member_id, current))
 
     # Epochs and target assignments
 
-    def _refresh(self, consumer: ConsumerGroup, now_ms: int) -> None:
+    def refresh(self, consumer: ConsumerGroup, now_ms: int) -> None:
         consumer.topics.refresh(consumer.subscribed_topics(), self._cluster, now_ms)
 
     def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int) -> None:
@@ -319,7 +383,7 @@ class ConsumerMembership:
         wanted, version = consumer.expressions, self._cluster.topics_version
         known, is_certain = consumer.topics.known.keys(), consumer.topics.is_certain(now_ms)
         for regex in [regex for regex in consumer.regexes if regex not in wanted]:
-            self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
+            self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
         have_changed = version != consumer.resolved_version or (is_certain and not consumer.missing <= known)
         if not have_changed and len(wanted) == len(consumer.regexes):
             return
@@ -334,7 +398,7 @@ class ConsumerMembership:
             topics = tuple(sorted(found))
             if regex not in consumer.regexes or frozenset(topics) != former:
                 resolved = ResolvedRegex(topics, version, wall_ms)
-                self._change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
+                self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
 
     def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:
         return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash != consumer.metadata_hash
@@ -342,7 +406,7 @@ class ConsumerMembership:
     def _begin_epoch(self, consumer: ConsumerGroup) -> None:
         self._totals.consumer_rebalances += 1
         value = ConsumerGroupMetadata(consumer.epoch + 1, consumer.topics.metadata_hash)
-        self._change(consumer, ConsumerGroupRecord(consumer.group_id, value))
+        self.change(consumer, ConsumerGroupRecord(consumer.group_id, value))
 
     def _may_assign(self, consumer: ConsumerGroup, now_ms: int) -> bool:
         """Not while topics may be missing from the metadata: their partitions would be taken from the members. Nor soon
@@ -364,8 +428,8 @@ class ConsumerMembership:
         assignor = ASSIGNORS[self._assignor_of(consumer)]
         for member_id, target in assignor(subscriptions, consumer.topics.counts(), consumer.target).items():
             if consumer.target.get(member_id) != target:
-                self._change(consumer, TargetAssignmentRecord(consumer.group_id, member_id, to_assignment(target)))
-        self._change(consumer, TargetEpochRecord(consumer.group_id, consumer.epoch))
+                self.change(consumer, TargetAssignmentRecord(consumer.group_id, member_id, to_assignment(target)))
+        self.change(consumer, TargetEpochRecord(consumer.group_id, consumer.epoch))
 
     def _assignor_of(self, consumer: ConsumerGroup) -> str:
         """That which most members prefer, else the first of group.consumer.assignors."""
@@ -385,44 +449,31 @@ class ConsumerMembership:
         if holder != member_id:
             return _refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
         if request.member_epoch == LEAVE_EPOCH:
-            self._remove(consumer, member_id, now_ms)
+            self.remove(consumer, member_id, now_ms)
         else:
             assigned = consumer.assignment_of(member_id).assigned
             current = CurrentAssignment(STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH, MemberState.STABLE, assigned, ())
-            self._change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
+            self.change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
         return ConsumerGroupHeartbeatResponse(ErrorCode.NONE, None, member_id, request.member_epoch)
 
-    def remove_static(
-        self, shard: GroupShard, reply_to: Hashable, request: LeaveGroupRequest, now_ms: int
-    ) -> Steps[None]:
-        """An administrator removes static members, by their instance ids; others leave by a heartbeat of their own."""
-        group = shard.groups[request.group_id]
-        consumer = _consumer(group)
-        errors: dict[MemberIdentity, ErrorCode] = {}
-        for identity in request.members:
-            holder = None if identity.member_id else consumer.static.get(identity.instance_id or "")
-            errors[identity] = ErrorCode.UNKNOWN_MEMBER_ID if holder is None else ErrorCode.NONE
-            if holder is not None:
-                self._remove(consumer, holder, now_ms)
-        removed = tuple(errors.items())
-        consumer.writes.answer(reply_to, lambda error: LeaveGroupResponse(error, () if error else removed))
-        yield from self._settle(shard, group)
-
-    def _remove(self, consumer: ConsumerGroup, member_id: str, now_ms: int) -> None:
+    def remove(self, consumer: ConsumerGroup, member_id: str, now_ms: int) -> None:
         for tombstone in list(consumer.member_tombstones(member_id)):
-            self._change(consumer, tombstone)
-        self._refresh(consumer, now_ms)
+            self.change(consumer, tombstone)
+        self.refresh(consumer, now_ms)
         self._begin_epoch(consumer)
 
-    def _renew(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
-        sessions = _consumer(group).sessions
-        if member_id not in sessions:
-            sessions[member_id] = Deadline(partial(self._session_expired, shard, group, member_id))
-        self._timers.set(sessions[member_id], now_ms + self._config.group_consumer_session_timeout_ms)
+    def renew(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
+        consumer, timeout_ms = consumer_of(group), self._config.group_consumer_session_timeout_ms
+        if member_id not in consumer.sessions:
+            consumer.sessions[member_id] = Deadline(partial(self._session_expired, shard, group, member_id))
+        classic = consumer.members[member_id].classic
+        self._timers.set(
+            consumer.sessions[member_id], now_ms + (timeout_ms if classic is None else classic.session_timeout_ms)
+        )
 
-    def _limit_revocation(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
+    def limit_revocation(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
         """A member has its rebalance time-out to revoke partitions, from when it has to."""
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         if consumer.assignment_of(member_id).state is MemberState.UNREVOKED_PARTITIONS:
             if member_id not in consumer.revocations:
                 consumer.revocations[member_id] = Deadline(partial(self._revocation_expired, shard, group, member_id))
@@ -433,17 +484,20 @@ class ConsumerMembership:
 
     def _session_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
         """Nothing was heard of a member for the session time-out."""
-        yield from self._expire(shard, group, member_id, now_ms)
+        yield from self.expire(shard, group, member_id, now_ms)
 
     def _revocation_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
         """A member has not acknowledged within its rebalance time-out that it has revoked partitions."""
-        state = _consumer(group).assignment_of(member_id).state
+        state = consumer_of(group).assignment_of(member_id).state
         if state is MemberState.UNREVOKED_PARTITIONS:
-            yield from self._expire(shard, group, member_id, now_ms)
+            yield from self.expire(shard, group, member_id, now_ms)
 
-    def _expire(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
-        self._remove(_consumer(group), member_id, now_ms)
-        yield from self._settle(shard, group)
+    def expire(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
+        if consumer_of(group).deferred is not None:  # its membership ends, or goes on, as that of a classic group
+            self.renew(shard, group, member_id, now_ms)
+            return
+        self.remove(consumer_of(group), member_id, now_ms)
+        yield from self.settle(shard, group)
 
     # Groups that become classic ones
 
@@ -465,25 +519,91 @@ class ConsumerMembership:
         if was_stored:  # if this fails, the record of a classic generation has the same effect
             yield from self._log.append(shard, group, records, written)
 
+    def _may_downgrade(self, consumer: ConsumerGroup) -> bool:
+        """Whether no member uses the consumer protocol any more, and the policy has the group become a classic one."""
+        count = len(consumer.members)
+        if not count or consumer.classic < count or not self._config.downgrades_groups:
+            return False
+        return count <= self._config.group_max_size and not consumer.writes.is_writing
+
+    def _begin_downgrade(self, shard: GroupShard, group: Group) -> Steps[None]:
+        """Write what the group is as a classic one, in one batch with the tombstones. It becomes one once that is
+        committed, and requests wait so long."""
+        consumer, wall_ms = consumer_of(group), (yield WallClock())
+        converted = downgrade(consumer, self._cluster, wall_ms)
+        then: Outcome = partial(self._written, shard, group)
+        if converted is not None:
+            members, metadata = converted
+            consumer.deferred = []
+            for tombstone in consumer.tombstones():
+                consumer.writes.unwritten[record_key(tombstone)] = tombstone
+            consumer.writes.unwritten.pop(GroupRecord, None)
+            consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, metadata)
+            then = partial(self._downgraded, shard, group, members, metadata)
+        yield from consumer.writes.flush(self._log, shard, group, then)
+
+    def _downgraded(
+        self,
+        shard: GroupShard,
+        group: Group,
+        members: tuple[Member, ...],
+        metadata: GroupMetadata,
+        error: ErrorCode,
+        now_ms: int,
+    ) -> Steps[None]:
+        """The append has ended. If it has failed, which of the two a later coordinator would find is not known: the
+        next append has all of the group that it still is."""
+        consumer = consumer_of(group)
+        deferred, consumer.deferred = consumer.deferred or [], None
+        if error is ErrorCode.NONE:
+            for deadline in consumer.deadlines():
+                deadline.cancel()
+            shard.release(group, consumer.charged)
+            group.consumer = None
+            text = f"{shard.partition}: group {group.group_id} is downgraded, with {len(members)} members"
+            yield StateChange("info", text)
+            yield from self._classic.begin(shard, group, members, metadata, now_ms)
+        else:
+            consumer.writes.unwritten = {
+                GroupRecord: GroupRecord(group.group_id, None),
+                **{key: record for key, record in consumer.writes.unwritten.items() if key is not GroupRecord},
+                **{record_key(record): record for record in consumer.records()},
+            }
+            self._write_later(shard, group, now_ms)
+        for reply_to, request in deferred:
+            yield from self._replay(shard, reply_to, request, now_ms)
+
     # The log
 
-    def _change(self, consumer: ConsumerGroup, record: ConsumerGroupLogRecord) -> None:
+    def change(self, consumer: ConsumerGroup, record: ConsumerGroupLogRecord) -> None:
         consumer.apply(record)
         consumer.writes.unwritten[record_key(record)] = record
 
-    def _settle(self, shard: GroupShard, group: Group) -> Steps[None]:
+    def settle(self, shard: GroupShard, group: Group) -> Steps[None]:
         """Write what has changed, charge it, and forget a group of which nothing is left."""
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         shard.charge_consumer(group)
         if not consumer.members and not group.is_stored:
             consumer.writes.drop()
-        yield from consumer.writes.flush(self._log, shard, group, partial(self._write_later, shard, group))
+        if self._may_downgrade(consumer):
+            yield from self._begin_downgrade(shard, group)
+        else:
+            yield from consumer.writes.flush(self._log, shard, group, partial(self._written, shard, group))
         if group.is_gone and shard.groups.get(group.group_id) is group:
             shard.remove(group)
 
+    def _written(self, shard: GroupShard, group: Group, error: ErrorCode, now_ms: int) -> Steps[None]:
+        if group.consumer is None:
+            return
+        writes = group.consumer.writes
+        if error is not ErrorCode.NONE:
+            self._write_later(shard, group, now_ms)
+        if writes.has_waiting or (writes.unwritten and error is ErrorCode.NONE):
+            yield from self.settle(shard, group)
+
     def _write_later(self, shard: GroupShard, group: Group, now_ms: int) -> None:
         """After an append that has failed: a group may have no member any more whose heartbeat would repeat it."""
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         if consumer.rewrite is None:
             consumer.rewrite = Deadline(partial(self._rewrite, shard, group))
         self._timers.set(consumer.rewrite, now_ms + REWRITE_MS)
@@ -494,7 +614,7 @@ class ConsumerMembership:
         if group.in_flight:  # such as the deletion of the group, which these records must not follow
             self._write_later(shard, group, now_ms)
         else:
-            yield from self._settle(shard, group)
+            yield from self.settle(shard, group)
 
     # Shards
 
@@ -507,14 +627,14 @@ class ConsumerMembership:
                 if group.consumer.writes.unwritten:
                     self._write_later(shard, group, now_ms)
                 for member_id in group.consumer.members:
-                    self._renew(shard, group, member_id, now_ms)
-                    self._limit_revocation(shard, group, member_id, now_ms)
+                    self.renew(shard, group, member_id, now_ms)
+                    self.limit_revocation(shard, group, member_id, now_ms)
 
     def _drop_strangers(self, consumer: ConsumerGroup) -> None:
         """Assignments without a member, as another program's records may have them, would hold partitions for ever."""
         for member_id in sorted((consumer.current.keys() | consumer.target.keys()) - consumer.members.keys()):
             for tombstone in list(consumer.member_tombstones(member_id)):
-                self._change(consumer, tombstone)
+                self.change(consumer, tombstone)
 
     def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
         for group in groups:
@@ -526,7 +646,7 @@ class ConsumerMembership:
     # Tools
 
     def described(self, group: Group) -> DescribedConsumerGroup:
-        consumer = _consumer(group)
+        consumer = consumer_of(group)
         found = ((name, topic_of(name, self._cluster)) for name in consumer.subscribed_topics())
         names = {topic.topic_id: name for name, topic in found if topic is not None}
         members = []
@@ -560,7 +680,7 @@ class ConsumerMembership:
         )
 
 
-def _consumer(group: Group) -> ConsumerGroup:
+def consumer_of(group: Group) -> ConsumerGroup:
     check(group.consumer is not None, f"group {group.group_id} is one of the classic protocol")
     assert group.consumer is not None
     return group.consumer
@@ -570,11 +690,13 @@ def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeart
     return ConsumerGroupHeartbeatResponse(error, message)
 
 
-def _left_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> str | None:
-    """The static member that has left and that the one that joins with this request replaces."""
+def _replaced_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> str | None:
+    """The static member that the one that joins with this request replaces: it has left, as those of the classic
+    protocol do without a word."""
     holder = None if request.instance_id is None else consumer.static.get(request.instance_id)
-    joins = request.member_epoch == JOIN_EPOCH
-    return holder if joins and holder is not None and consumer.has_left(holder) else None
+    if request.member_epoch != JOIN_EPOCH or holder is None:
+        return None
+    return holder if consumer.has_left(holder) or consumer.is_classic(holder) else None
 
 
 def _stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemberMetadata:

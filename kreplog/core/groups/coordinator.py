@@ -1,7 +1,8 @@
 """GroupCoordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
 
 It routes each request to the shard of its group, loads a shard when its leadership begins, drops it when that ends,
-and has the timers. membership.py decides about members, committed_offsets.py about offsets. Nothing waits: an append is
+and has the timers. membership.py, consumer_membership.py and classic_members.py decide about
+members, committed_offsets.py about offsets. Nothing waits: an append is
 an effect, and what follows from it is a step of its own.
 """
 
@@ -49,6 +50,7 @@ from kreplog.core.group_messages import (
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
+    MemberRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -56,12 +58,14 @@ from kreplog.core.group_messages import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    RequestOfGroup,
     SyncGroupRequest,
     SyncGroupResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     partition_of_group,
 )
+from kreplog.core.groups.classic_members import ClassicMembers
 from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.consumer_group import ConsumerGroupState
 from kreplog.core.groups.consumer_membership import ConsumerMembership
@@ -119,7 +123,10 @@ class GroupCoordinator:
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self.totals = GroupTotals()
         self._membership = Membership(config, self._timers, self._log, unique, self.totals)
-        self._consumers = ConsumerMembership(config, self._timers, self._log, unique, cluster, self.totals)
+        self._consumers = ConsumerMembership(
+            config, self._timers, self._log, unique, cluster, self.totals, self._membership, self._handle
+        )
+        self._classic = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
         self._offsets = CommittedOffsets(
             config, self._log, lambda partition: partition in cluster.partitions, self.totals
         )
@@ -214,6 +221,9 @@ class GroupCoordinator:
             yield StateChange("info", f"{shard.partition}: this broker no longer coordinates its groups")
             yield from self._membership.unloaded(shard.groups.values())
             yield from self._consumers.unloaded(shard.groups.values())
+            for group in shard.groups.values():
+                for reply_to, request in (group.consumer and group.consumer.deferred) or ():
+                    yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
             shard.close()
 
     def _read(self, event: GroupRecordsRead, now_ms: int) -> Steps[None]:
@@ -234,7 +244,7 @@ class GroupCoordinator:
             shard.markers.clear()
             shard.forget_unused()
             shard.drop_unused()
-            self._membership.loaded(shard, now_ms)
+            yield from self._membership.loaded(shard, now_ms)
             self._consumers.loaded(shard, now_ms)
             self._deleted.loaded(shard, now_ms)
             if self._retention.at_ms is None:
@@ -277,12 +287,18 @@ class GroupCoordinator:
                 else:
                     yield from self._handle(shard, reply_to, request, now_ms)
 
-    def _handle(self, shard: GroupShard, reply_to: Hashable, request: GroupRequest, now_ms: int) -> Steps[None]:
+    def _handle(self, shard: GroupShard, reply_to: Hashable, request: RequestOfGroup, now_ms: int) -> Steps[None]:
+        group = shard.groups.get(request.group_id)
+        consumer = None if group is None else group.consumer
+        if isinstance(request, MemberRequest) and consumer is not None and consumer.deferred is not None:
+            consumer.deferred.append((reply_to, request))
+            return
+        classic = self._membership if consumer is None or not consumer.members else self._classic
         match request:
             case ConsumerGroupHeartbeatRequest():
                 yield from self._consumers.heartbeat(shard, reply_to, request, now_ms)
             case HeartbeatRequest():
-                yield from self._membership.heartbeat(shard, reply_to, request, now_ms)
+                yield from classic.heartbeat(shard, reply_to, request, now_ms)
             case OffsetCommitRequest():
                 self._membership.renew_session(shard, request.group_id, request.member_id, now_ms)
                 yield from self._offsets.commit(shard, reply_to, request)
@@ -291,13 +307,12 @@ class GroupCoordinator:
             case JoinGroupRequest():
                 if self._membership.may_join(request):
                     yield from self._consumers.convert_empty(shard, request.group_id)
-                yield from self._membership.join(shard, reply_to, request, now_ms)
+                yield from classic.join(shard, reply_to, request, now_ms)
             case SyncGroupRequest():
-                yield from self._membership.sync(shard, reply_to, request, now_ms)
-            case LeaveGroupRequest(group_id) if (group := shard.groups.get(group_id)) and group.consumer is not None:
-                yield from self._consumers.remove_static(shard, reply_to, request, now_ms)
+                yield from classic.sync(shard, reply_to, request, now_ms)
             case LeaveGroupRequest():
-                yield from self._membership.leave(shard, reply_to, request, now_ms)
+                leaves = classic if consumer is None else self._classic
+                yield from leaves.leave(shard, reply_to, request, now_ms)
             case OffsetDeleteRequest():
                 yield from self._offsets.delete(shard, reply_to, request)
             case _:
@@ -390,7 +405,7 @@ def _listed(group: Group) -> ListedGroup:
     return ListedGroup(group.group_id, group.protocol_type or "", str(group.state), _CLASSIC)
 
 
-def _refusal(request: GroupRequest, error: ErrorCode) -> GroupResponse:
+def _refusal(request: RequestOfGroup, error: ErrorCode) -> GroupResponse:
     """The response to a request for a group that this broker cannot answer for."""
     match request:
         case ConsumerGroupHeartbeatRequest():

@@ -52,6 +52,7 @@ class Group:
     joined with it. pending_sync: members of this generation that have not requested their assignment.
     rebalance, synchronization: deadlines of the members to join, and to request their assignments.
     initial_ms: while a group without members waits for its first ones, how long it may go on to; else None.
+    has_no_leader: the stored generation has none: its members come from a consumer group, and have to rejoin.
     pending_offsets: by producer id, those that its transaction may commit. appending: how many records of pending
     offsets are being appended, by partition.
     consumer: the members and assignments of a group whose coordinator assigns (KIP-848), which has no others; None for
@@ -79,6 +80,7 @@ class Group:
         self.initial_ms: int | None = None
         self.consumer: ConsumerGroup | None = None
         self.has_new_member = False
+        self.has_no_leader = False
         self.is_stored = False
         self.in_flight = 0
         self.charged = 0
@@ -87,15 +89,20 @@ class Group:
 
     def restore(self, metadata: GroupMetadata) -> None:
         """Take the generation of a record, in place of what the group had; the offsets remain."""
+        self.begin(metadata, [Member.stored(stored, metadata.protocol) for stored in metadata.members])
+
+    def begin(self, metadata: GroupMetadata, members: Iterable[Member]) -> None:
+        """Take a generation that is stored, with these members, in place of what the group had; the offsets remain."""
         self.forget()
         self.state = GroupState.STABLE if metadata.members else GroupState.EMPTY
         self.state_ms = metadata.state_ms
         self.generation = metadata.generation_id
         self.protocol_type = metadata.protocol_type or None
         self.protocol = metadata.protocol
-        for stored in metadata.members:
-            self.add(Member.stored(stored, metadata.protocol))
+        for member in members:
+            self.add(member)
         self.leader = metadata.leader if metadata.leader in self.members else next(iter(self.members), None)
+        self.has_no_leader = metadata.leader is None
         self.is_stored = True
 
     def forget(self) -> None:

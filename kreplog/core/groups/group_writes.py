@@ -23,6 +23,10 @@ Response = Callable[[ErrorCode], GroupResponse]
 """Returns the response that a request gets, for the error of the append that it waited for."""
 
 
+Outcome = Callable[[ErrorCode, int], Steps[None]]
+"""The step after an append: called with its error, and the time."""
+
+
 class GroupWrites:
     """The unwritten records of one group, and who waits for them. unwritten: by key, in order."""
 
@@ -36,15 +40,22 @@ class GroupWrites:
     def is_idle(self) -> bool:
         return not (self.unwritten or self._waiting or self._is_writing)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether an append is under way."""
+        return self._is_writing
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
     def answer(self, reply_to: Hashable, response: Response) -> None:
         """Respond to a request once the log has all that has changed until now."""
         self._waiting.append((reply_to, response))
 
-    def flush(
-        self, log: GroupLogWriter, shard: GroupShard, group: Group, on_failure: Callable[[int], None]
-    ) -> Steps[None]:
-        """Append what is unwritten, unless an append is under way, and answer what waits. on_failure: called with the
-        time when it has failed."""
+    def flush(self, log: GroupLogWriter, shard: GroupShard, group: Group, then: Outcome) -> Steps[None]:
+        """Append what is unwritten, unless an append is under way, and answer what waits. then: the step after an
+        append, while this broker coordinates the group."""
         if self._is_writing:
             return
         waiting, self._waiting = self._waiting, []
@@ -59,13 +70,11 @@ class GroupWrites:
             self._is_writing = False
             if error is not ErrorCode.NONE:
                 self._keep(records)
-                if not self._is_abandoned:
-                    on_failure(now_ms)
             group.is_stored = group.is_stored or base_offset >= 0
             for reply_to, response in waiting:
                 yield Reply(reply_to, response(error))
-            if self._waiting or (self.unwritten and error is ErrorCode.NONE):
-                yield from self.flush(log, shard, group, on_failure)
+            if not self._is_abandoned:
+                yield from then(error, now_ms)
 
         yield from log.append(shard, group, tuple(records.values()), written)
 

@@ -13,6 +13,7 @@ from functools import partial
 from kreplog.config import GroupConfig
 from kreplog.core.effects import Reply, Steps, WallClock
 from kreplog.core.group_messages import (
+    GroupMetadata,
     GroupRecord,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -71,7 +72,7 @@ class Membership:
     def join(self, shard: GroupShard, reply_to: Hashable, request: JoinGroupRequest, now_ms: int) -> Steps[None]:
         group = shard.groups.get(request.group_id)
         error = ErrorCode.NONE
-        if not self._has_valid_session(request):
+        if not self.has_valid_session(request):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -95,9 +96,9 @@ class Membership:
 
     def may_join(self, request: JoinGroupRequest) -> bool:
         """Whether a group without members admits the request, as far as that depends on the request."""
-        return not request.member_id and self._has_valid_session(request) and self._has_protocol(None, request)
+        return not request.member_id and self.has_valid_session(request) and self._has_protocol(None, request)
 
-    def _has_valid_session(self, request: JoinGroupRequest) -> bool:
+    def has_valid_session(self, request: JoinGroupRequest) -> bool:
         config = self._config
         return config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
 
@@ -309,9 +310,11 @@ class Membership:
         member_id = member.member_id
 
         def stored(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            if error is not ErrorCode.NONE and group.members.get(member_id) is member:
+                self._rename(shard, group, member, former_id)
+            elif error is ErrorCode.NONE and group.consumer is not None:  # it has to join what the group is now
+                error = ErrorCode.REBALANCE_IN_PROGRESS
             if error is not ErrorCode.NONE:
-                if group.members.get(member_id) is member:
-                    self._rename(shard, group, member, former_id)
                 yield Reply(reply_to, JoinGroupResponse(error))
                 return
             leads = group.leader == member_id
@@ -637,14 +640,44 @@ class Membership:
         if group.is_gone and shard.groups.get(group.group_id) is group and group.state is GroupState.EMPTY:
             shard.remove(group)
 
+    # Groups that change their protocol
+
+    def end(self, shard: GroupShard, group: Group) -> Steps[None]:
+        """The group becomes one whose coordinator assigns: whoever waits has to join that."""
+        group.rebalance.cancel()
+        group.synchronization.cancel()
+        group.pending_sync.clear()
+        for member_id in list(group.pending):
+            self._end_pending(shard, group, member_id)
+        for member in group.members.values():
+            member.session.cancel()
+            yield from self._refuse(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        shard.release(group, group.members_size)
+        group.forget()
+
+    def begin(
+        self, shard: GroupShard, group: Group, members: Iterable[Member], metadata: GroupMetadata, now_ms: int
+    ) -> Steps[None]:
+        """The group has become a classic one, with these members, which have to rejoin."""
+        group.begin(metadata, members)
+        shard.reserve(group, group.members_size, force=True)
+        self._begin_sessions(shard, group, now_ms)
+        yield from self._prepare(shard, group, now_ms)
+
+    def _begin_sessions(self, shard: GroupShard, group: Group, now_ms: int) -> None:
+        for member in group.members.values():
+            member.session.action = partial(self._session_expired, shard, group, member)
+            self._renew(member, now_ms)
+
     # Shards
 
-    def loaded(self, shard: GroupShard, now_ms: int) -> None:
-        """The members of a loaded shard have their session time-outs to show that they are alive."""
+    def loaded(self, shard: GroupShard, now_ms: int) -> Steps[None]:
+        """The members of a loaded shard have their session time-outs to show that they are alive. Those of a group that
+        has just become a classic one have to rejoin still."""
         for group in shard.groups.values():
-            for member in group.members.values():
-                member.session.action = partial(self._session_expired, shard, group, member)
-                self._renew(member, now_ms)
+            self._begin_sessions(shard, group, now_ms)
+            if group.members and group.has_no_leader:
+                yield from self._prepare(shard, group, now_ms)
 
     def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
         """This broker no longer coordinates these groups: whoever waits has to find the new coordinator."""

@@ -179,12 +179,12 @@ class GroupConsumer:
         self._history.add(event)
         self._begin()
 
-    def _call(self, request: Any) -> Steps:
+    def _call(self, request: Any, more_ms: int = 0) -> Steps:
         """The coordinator and its response, None for none."""
         coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
         response = None
         if coordinator != NO_LEADER:
-            (response,) = yield Call(coordinator, (request,), self._settings.request_ms)
+            (response,) = yield Call(coordinator, (request,), self._settings.request_ms + more_ms)
         if response is None or getattr(response, "error", ErrorCode.NONE) is ErrorCode.NOT_COORDINATOR:
             yield from self._metadata.refresh()
         return coordinator, response

@@ -432,6 +432,11 @@ class TestFailover:
 
 
 class TestProtocols:
+    @pytest.fixture
+    def shell(self) -> GroupShell:
+        """Of brokers where a group with members keeps its protocol."""
+        return consumer_shell(replace(CONFIG, group_consumer_migration_policy="disabled"))
+
     def test_an_empty_classic_group_becomes_a_consumer_group(self, shell: GroupShell) -> None:
         (classic,) = shell.stable("c")
         assert member(shell, "a").error is ErrorCode.GROUP_ID_NOT_FOUND

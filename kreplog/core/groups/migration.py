@@ -1,0 +1,232 @@
+"""What a group is in the other protocol, as pure functions: nothing is changed by them.
+
+    upgrade    classic group -> records of a consumer group: its members go on with the classic protocol. The generation
+               is the epoch; the last assignment what each owns; what it had still owned when it joined, and nobody has
+               been assigned since, it has to revoke
+    downgrade  consumer group -> classic group, once its members all use the classic protocol. Each is assigned what it
+               may still own, so that no other conversion gives that to somebody else; they have to rejoin at once
+
+Source: KIP-848 on migration; Kafka, ConsumerGroup.fromClassicGroup, ClassicGroup.fromConsumerGroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from kreplog.core.consumer_group_messages import (
+    Assignment,
+    ClassicMemberMetadata,
+    ConsumerGroupLogRecord,
+    ConsumerGroupMetadata,
+    ConsumerGroupRecord,
+    ConsumerMemberMetadata,
+    ConsumerMemberRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
+    MemberState,
+    TargetAssignmentRecord,
+    TargetEpochRecord,
+)
+from kreplog.core.group_messages import GroupMetadata
+from kreplog.core.groups.assignors import Partition, Partitions
+from kreplog.core.groups.consumer_group import ConsumerGroup, to_assignment, to_partitions
+from kreplog.core.groups.group import Group
+from kreplog.core.groups.member import MEMBER_BYTES, Member
+from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
+from kreplog.core.groups.subscription import (
+    CONSUMER_PROTOCOL,
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+MAX_BYTES = 800_000
+"""Of the members' metadata and assignments: the records of both protocols are in one batch of `__consumer_offsets`."""
+
+RECORD_BYTES = 400
+"""Of these, what a member's records take besides its texts and bytes."""
+
+
+class Refusal(NamedTuple):
+    """Why a group keeps its protocol."""
+
+    error: ErrorCode
+    text: str
+
+
+class _ClassicMember(NamedTuple):
+    """What is known of a member of a classic group. owned: when it last joined."""
+
+    metadata: ConsumerMemberMetadata
+    assigned: Partitions
+    owned: Partitions
+
+
+def upgrade(group: Group, cluster: ClusterTopics, max_size: int) -> tuple[ConsumerGroupLogRecord, ...] | Refusal:
+    """The records of a classic group with members as a consumer group, or why it stays what it is. max_size: maximum of
+    members of a consumer group."""
+    text = f"{group.group_id} is a group of the classic protocol, and stays so:"
+    if group.protocol_type != CONSUMER_PROTOCOL:
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} its members are of type {group.protocol_type}")
+    if len(group.members) > max_size:
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} it has {len(group.members)} members, over {max_size}")
+    if _size(group.members.values()) > MAX_BYTES:
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} its members are too large for one batch of records")
+    members: dict[str, _ClassicMember] = {}
+    for member in group.members.values():
+        found = _read(member, group.protocol, cluster)
+        if isinstance(found, Refusal):
+            return found._replace(text=f"{text} {found.text}")
+        members[member.member_id] = found
+    assigned = [partition for member in members.values() for partition in member.assigned]
+    if len(set(assigned)) < len(assigned):
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} a partition is assigned to two of its members")
+    return tuple(_records(group.group_id, group.generation, members))
+
+
+def _read(member: Member, protocol: str | None, cluster: ClusterTopics) -> _ClassicMember | Refusal:
+    """What is known of a member. A topic that the metadata lack may have been created a moment ago: its partitions are
+    not to be forgotten, so that the group is converted only once it is known, or reassigned without it."""
+    octets = member.metadata(protocol) or next((metadata for _, metadata in member.protocols), b"")
+    subscription, assigned = read_subscription(octets), read_assignment(member.assignment)
+    if subscription is None or assigned is None:
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"what {member.member_id} has sent is not that of a consumer")
+    ids = topic_ids((*assigned, *subscription.owned), cluster)
+    unknown = sorted(partition.topic for partition in assigned if partition.topic not in ids)
+    if unknown:
+        return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{unknown[0]} is assigned and not known here yet")
+    return _ClassicMember(
+        classic_metadata(
+            subscription,
+            member.instance_id,
+            (member.client_id, member.client_host),
+            member.rebalance_timeout_ms,
+            ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
+        ),
+        by_id(assigned, ids),
+        by_id(subscription.owned, ids),
+    )
+
+
+def topic_ids(partitions: tuple[TopicPartition, ...], cluster: ClusterTopics) -> dict[str, str]:
+    """The ids of the topics that are known, by name."""
+    found = ((name, topic_of(name, cluster)) for name in {partition.topic for partition in partitions})
+    return {name: topic.topic_id for name, topic in found if topic is not None}
+
+
+def by_id(partitions: frozenset[TopicPartition], ids: Mapping[str, str]) -> Partitions:
+    return frozenset((ids[topic], number) for topic, number in partitions if topic in ids)
+
+
+def classic_metadata(
+    subscription: Subscription,
+    instance_id: str | None,
+    client: tuple[str, str],
+    rebalance_timeout_ms: int,
+    classic: ClassicMemberMetadata,
+) -> ConsumerMemberMetadata:
+    """What a member of the classic protocol says about itself with a JoinGroup. client: its id and host."""
+    return ConsumerMemberMetadata(
+        instance_id,
+        subscription.rack_id,
+        *client,
+        tuple(sorted(subscription.topics)),
+        None,
+        rebalance_timeout_ms,
+        None,
+        classic,
+    )
+
+
+def _records(group_id: str, epoch: int, members: Mapping[str, _ClassicMember]) -> Iterator[ConsumerGroupLogRecord]:
+    for member_id, member in members.items():
+        yield ConsumerMemberRecord(group_id, member_id, member.metadata)
+    yield ConsumerGroupRecord(group_id, ConsumerGroupMetadata(epoch))
+    for member_id, member in members.items():
+        yield TargetAssignmentRecord(group_id, member_id, to_assignment(member.assigned))
+    yield TargetEpochRecord(group_id, epoch)
+    taken: set[Partition] = {partition for member in members.values() for partition in member.assigned}
+    for member_id, member in members.items():
+        revoked = member.owned - taken
+        taken |= revoked
+        state = MemberState.UNREVOKED_PARTITIONS if revoked else MemberState.STABLE
+        current = CurrentAssignment(epoch, epoch, state, to_assignment(member.assigned), to_assignment(revoked))
+        yield CurrentAssignmentRecord(group_id, member_id, current)
+
+
+def downgrade(
+    consumer: ConsumerGroup, cluster: ClusterTopics, wall_ms: int
+) -> tuple[tuple[Member, ...], GroupMetadata] | None:
+    """The members and the record of a consumer group as a classic group; None if that does not fit in a batch, the
+    members have no protocol in common, or no topic is known yet. The record has no leader, which has the members rejoin
+    wherever it is loaded. Its generation is the last epoch of a member: those of that epoch may commit until they
+    rejoin."""
+    if not cluster.has_source:
+        return None
+    names = {topic.topic_id: name for name in cluster.topics() if (topic := topic_of(name, cluster)) is not None}
+    classic = Group(consumer.group_id)
+    for member_id, metadata in consumer.members.items():
+        classic.add(_member(member_id, metadata, held_assignment(consumer, member_id, names)))
+    classic.protocol_type, classic.protocol, classic.leader = CONSUMER_PROTOCOL, classic.select_protocol(), None
+    if classic.protocol is None or _size(classic.members.values()) > MAX_BYTES:
+        return None
+    classic.generation = max(consumer.assignment_of(member_id).member_epoch for member_id in consumer.members)
+    members = tuple(classic.members.values())
+    return members, classic.metadata(wall_ms, {member.member_id: member.assignment for member in members})
+
+
+def held_assignment(consumer: ConsumerGroup, member_id: str, names: Mapping[str, str]) -> bytes:
+    """What a member may still own."""
+    current = consumer.assignment_of(member_id)
+    held = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
+    return encoded_assignment(consumer, member_id, to_assignment(held), names)
+
+
+def encoded_assignment(
+    consumer: ConsumerGroup, member_id: str, assignment: Assignment, names: Mapping[str, str]
+) -> bytes:
+    """An assignment in the version of the member's subscription. names: of topics, by id; others are left out."""
+    classic = consumer.members[member_id].classic
+    subscription = None if classic is None else read_subscription(next((data for _, data in classic.protocols), b""))
+    named = (
+        TopicPartition(names[topic_id], number)
+        for topic_id, numbers in assignment
+        if topic_id in names
+        for number in numbers
+    )
+    return write_assignment(named, 0 if subscription is None else subscription.version)
+
+
+def _member(member_id: str, metadata: ConsumerMemberMetadata, assignment: bytes) -> Member:
+    classic = metadata.classic or ClassicMemberMetadata(0, ())
+    member = Member(
+        member_id,
+        metadata.instance_id,
+        metadata.client_id,
+        metadata.client_host,
+        metadata.rebalance_timeout_ms,
+        classic.session_timeout_ms,
+        classic.protocols,
+    )
+    return replace(member, assignment=assignment)
+
+
+def _size(members: Iterable[Member]) -> int:
+    """The bytes that members take in records of either protocol, at most about."""
+    return sum(
+        member.size
+        - MEMBER_BYTES
+        + RECORD_BYTES
+        + 2 * len(member.assignment)
+        + max(map(_length, member.protocols), default=0)
+        for member in members
+    )
+
+
+def _length(protocol: tuple[str, bytes]) -> int:
+    return len(protocol[1])
