@@ -26,11 +26,8 @@ from kreplog.core.consumer_group_messages import (
     ConsumerMemberRecord,
     CurrentAssignment,
     CurrentAssignmentRecord,
-    DescribedConsumer,
     DescribedConsumerGroup,
-    DescribedTopic,
     MemberState,
-    MemberType,
     ResolvedRegex,
     ResolvedRegexRecord,
     TargetAssignmentRecord,
@@ -47,6 +44,7 @@ from kreplog.core.groups.consumer_group import (
     to_assignment,
     to_partitions,
 )
+from kreplog.core.groups.described_consumers import described
 from kreplog.core.groups.group import GROUP_BYTES, Group
 from kreplog.core.groups.group_writes import Outcome
 from kreplog.core.groups.log_writer import GroupLogWriter
@@ -55,7 +53,7 @@ from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.migration import Refusal, downgrade, upgrade
 from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
-from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
+from kreplog.core.groups.subscribed_topics import ClusterTopics
 from kreplog.core.groups.totals import GroupTotals
 from kreplog.core.patterns import matching, whole_text_matcher
 from kreplog.core.timers import Deadline, Timers
@@ -646,38 +644,7 @@ class ConsumerMembership:
     # Tools
 
     def described(self, group: Group) -> DescribedConsumerGroup:
-        consumer = consumer_of(group)
-        found = ((name, topic_of(name, self._cluster)) for name in consumer.subscribed_topics())
-        names = {topic.topic_id: name for name, topic in found if topic is not None}
-        members = []
-        for member_id, member in consumer.members.items():
-            current = consumer.assignment_of(member_id)
-            target = to_assignment(consumer.target.get(member_id, NOTHING))
-            members.append(
-                DescribedConsumer(
-                    member_id,
-                    member.instance_id,
-                    member.rack_id,
-                    current.member_epoch,
-                    member.client_id,
-                    member.client_host,
-                    member.subscribed_topics,
-                    member.subscribed_regex,
-                    _named(current.assigned, names),
-                    _named(target, names),
-                    MemberType.CLASSIC if member.classic else MemberType.CONSUMER,
-                )
-            )
-        return DescribedConsumerGroup(
-            group.group_id,
-            ErrorCode.NONE,
-            None,
-            str(consumer.state),
-            consumer.epoch,
-            consumer.target_epoch,
-            self._assignor_of(consumer),
-            tuple(members),
-        )
+        return described(consumer_of(group), self._cluster, self._assignor_of(consumer_of(group)))
 
 
 def consumer_of(group: Group) -> ConsumerGroup:
@@ -722,10 +689,3 @@ def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether a member states all, as when it joins or has missed a response."""
     subscribed = request.subscribed_topics is not None or request.subscribed_regex is not None
     return request.rebalance_timeout_ms >= 0 and subscribed and request.owned is not None
-
-
-def _named(assignment: Assignment, names: dict[str, str]) -> tuple[DescribedTopic, ...]:
-    """Partitions of topics that exist."""
-    return tuple(
-        DescribedTopic(topic_id, names[topic_id], numbers) for topic_id, numbers in assignment if topic_id in names
-    )
