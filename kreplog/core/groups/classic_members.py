@@ -257,7 +257,8 @@ class ClassicMembers:
         consumer = consumer_of(group)
         errors: dict[MemberIdentity, ErrorCode] = {}
         for identity in request.members:
-            holder, error = _holder(consumer, identity.member_id, identity.instance_id)
+            member_id = identity.member_id or consumer.static.get(identity.instance_id or "", "")
+            holder, error = _holder(consumer, member_id, identity.instance_id)
             if error is ErrorCode.NONE and identity.member_id and not consumer.is_classic(holder):
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             errors[identity] = error
@@ -269,9 +270,8 @@ class ClassicMembers:
 
 
 def _holder(consumer: ConsumerGroup, member_id: str, instance_id: str | None) -> tuple[str, ErrorCode]:
-    """The member that a request names: by its id, or by its instance id if it has no other; and the error if there is
-    none, or another process has replaced it."""
+    """The member that a request names, and the error if there is none, or another process has replaced it."""
     holder = member_id if instance_id is None else consumer.static.get(instance_id, "")
     if holder not in consumer.members:
         return holder, ErrorCode.UNKNOWN_MEMBER_ID
-    return holder, ErrorCode.FENCED_INSTANCE_ID if member_id not in ("", holder) else ErrorCode.NONE
+    return holder, ErrorCode.NONE if member_id == holder else ErrorCode.FENCED_INSTANCE_ID

@@ -41,6 +41,10 @@ MEMBER_BYTES = 2500
 PARTITION_BYTES = 250
 """Memory that a partition takes in an assignment."""
 
+MAX_SUBSCRIPTION_BYTES = 128 << 10
+"""Of the names of a member's topics and the metadata of its classic protocols: its record has to fit in a batch of
+`__consumer_offsets`, beside others'."""
+
 NOTHING: Partitions = frozenset()
 
 NEW = CurrentAssignment(0, -1, MemberState.STABLE, (), ())
@@ -323,6 +327,13 @@ def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
     return size + sum(
         100 + len(name) + len(data) for name, data in (member.classic.protocols if member.classic else ())
     )
+
+
+def subscription_bytes(member: ConsumerMemberMetadata) -> int:
+    """The bytes of a member that MAX_SUBSCRIPTION_BYTES limits."""
+    protocols = member.classic.protocols if member.classic else ()
+    topics = sum(len(topic.encode()) for topic in member.subscribed_topics)
+    return topics + sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
 
 
 def _regex_size(regex: str, resolved: ResolvedRegex | None) -> int:

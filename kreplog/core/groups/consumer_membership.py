@@ -37,10 +37,12 @@ from kreplog.core.effects import Reply, StateChange, Steps, WallClock
 from kreplog.core.group_messages import GroupMetadata, GroupRecord, MemberRequest
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
+    MAX_SUBSCRIPTION_BYTES,
     NOTHING,
     ConsumerGroup,
     member_size,
     record_key,
+    subscription_bytes,
     to_assignment,
     to_partitions,
 )
@@ -64,9 +66,6 @@ LARGE = 2000
 
 LARGE_INTERVAL_MS = 1000
 """Minimum time between two target assignments of such a group. Source: KIP-1263, with a fixed value."""
-
-MAX_SUBSCRIPTION_BYTES = 128 << 10
-"""Of the names of a member's topics: its record has to fit in a batch of `__consumer_offsets`, beside others'."""
 
 REWRITE_MS = 1000
 """Pause before what an append has failed to write is written again, if no heartbeat does so first."""
@@ -263,8 +262,8 @@ class ConsumerMembership:
         members, maximum = consumer_of(group).members, self._config.group_consumer_max_size
         if member_id not in members and len(members) >= maximum:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
-        if sum(len(topic.encode()) for topic in member.subscribed_topics) > MAX_SUBSCRIPTION_BYTES:
-            text = f"SubscribedTopicNames has more than {MAX_SUBSCRIPTION_BYTES} bytes: subscribe to fewer topics"
+        if subscription_bytes(member) > MAX_SUBSCRIPTION_BYTES:
+            text = f"the subscription has more than {MAX_SUBSCRIPTION_BYTES} bytes: subscribe to fewer topics"
             return _refused(ErrorCode.INVALID_REQUEST, text)
         known = members.get(member_id)
         growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))

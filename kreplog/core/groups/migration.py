@@ -31,7 +31,13 @@ from kreplog.core.consumer_group_messages import (
 )
 from kreplog.core.group_messages import GroupMetadata
 from kreplog.core.groups.assignors import Partition, Partitions
-from kreplog.core.groups.consumer_group import ConsumerGroup, to_assignment, to_partitions
+from kreplog.core.groups.consumer_group import (
+    MAX_SUBSCRIPTION_BYTES,
+    ConsumerGroup,
+    subscription_bytes,
+    to_assignment,
+    to_partitions,
+)
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.member import MEMBER_BYTES, Member
 from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
@@ -82,6 +88,9 @@ def upgrade(group: Group, cluster: ClusterTopics, max_size: int) -> tuple[Consum
         found = _read(member, group.protocol, cluster)
         if isinstance(found, Refusal):
             return found._replace(text=f"{text} {found.text}")
+        if subscription_bytes(found.metadata) > MAX_SUBSCRIPTION_BYTES:
+            text = f"{text} the subscription of {member.member_id} has more than {MAX_SUBSCRIPTION_BYTES} bytes"
+            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text)
         members[member.member_id] = found
     assigned = [partition for member in members.values() for partition in member.assigned]
     if len(set(assigned)) < len(assigned):

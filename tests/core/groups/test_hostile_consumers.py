@@ -13,7 +13,8 @@ from kreplog.core.consumer_group_messages import (
     TopicIdPartitions,
 )
 from kreplog.core.group_messages import DeleteGroupsRequest, partition_of_group
-from kreplog.core.groups.consumer_membership import MAX_SUBSCRIPTION_BYTES, REWRITE_MS
+from kreplog.core.groups.consumer_group import MAX_SUBSCRIPTION_BYTES
+from kreplog.core.groups.consumer_membership import REWRITE_MS
 from kreplog.core.groups.subscribed_topics import LOSS_MS
 from kreplog.core.patterns import matching
 from kreplog.errors import ErrorCode
