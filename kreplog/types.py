@@ -6,7 +6,7 @@ import re
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -234,6 +234,17 @@ NO_LEADER = -1
 
 NO_EPOCH = -1
 """No leader epoch is known."""
+
+
+class ElectionType(IntEnum):
+    """The elections that a client may request (KIP-460).
+
+    PREFERRED: of the first assigned replica, if it is in sync. UNCLEAN: of any live replica of a partition that has no
+    leader; committed records may be lost.
+    """
+
+    PREFERRED = 0
+    UNCLEAN = 1
 
 
 class LeaderAndIsr(NamedTuple):

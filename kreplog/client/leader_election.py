@@ -1,4 +1,4 @@
-"""Preferred leader elections: ElectLeaders."""
+"""Leader elections on request, preferred or unclean: ElectLeaders."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, raise_for_error
 from kreplog.client.reassignment import by_topic
 from kreplog.errors import ErrorCode
-from kreplog.types import TopicPartition
+from kreplog.types import ElectionType, TopicPartition
 from kreplog.wire.versions import ApiKey
-
-_PREFERRED = 0
 
 
 @dataclass(slots=True)
 class ElectionResult:
-    """The outcome of preferred leader elections. elected: partitions that have a new leader. failed: why others have
-    none; the rest already had the preferred."""
+    """The outcome of leader elections. elected: partitions that have a new leader. failed: why others have none; the
+    rest needed no election."""
 
     elected: list[TopicPartition] = field(default_factory=list)
     failed: dict[TopicPartition, str] = field(default_factory=dict)
 
 
-def elect_preferred_leaders(admin: AdminClient, partitions: Iterable[TopicPartition]) -> ElectionResult:
-    """Elect the preferred leader of each partition. Raises UnreachableError, TopicRequestError."""
+def elect_leaders(admin: AdminClient, kind: ElectionType, partitions: Iterable[TopicPartition]) -> ElectionResult:
+    """Elect a leader of each partition. Raises UnreachableError, TopicRequestError."""
     response = admin.request(
         ApiKey.ELECT_LEADERS,
         1,
-        election_type=_PREFERRED,
+        election_type=kind,
         topic_partitions=[
             {"topic": topic, "partitions": [partition.partition for partition in group]}
             for topic, group in by_topic(partitions)

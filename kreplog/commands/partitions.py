@@ -1,4 +1,4 @@
-"""`kreplog partition`: reassign partitions to other brokers, and elect preferred leaders."""
+"""`kreplog partition`: reassign partitions to other brokers, and elect leaders."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rich.progress import Progress as Bar
 from kreplog.client import reassignment
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import TopicRequestError, raise_for_error
-from kreplog.client.leader_election import elect_preferred_leaders
+from kreplog.client.leader_election import ElectionResult, elect_leaders
 from kreplog.client.reassignment import Progress, Targets
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
-from kreplog.types import TopicPartition, check_topic
+from kreplog.types import NO_LEADER, ElectionType, TopicPartition, check_topic
 
 PROGRESS_INTERVAL_S = 1.0
 
-partition_app = App("Reassign partitions to brokers, and elect preferred leaders.")
+partition_app = App("Reassign partitions to brokers, and elect leaders.")
 
 
 @partition_app.command()
@@ -235,7 +235,7 @@ def elect_preferred(
         for found in metadata.topics:
             raise_for_error("topic", found.name, found)
         partitions = reassignment.partitions_in(metadata)
-        result = elect_preferred_leaders(admin, partitions)
+        result = elect_leaders(admin, ElectionType.PREFERRED, partitions)
     unchanged = len(partitions) - len(result.elected) - len(result.failed)
     if as_json:
         print_json(
@@ -259,3 +259,71 @@ def elect_preferred(
         )
     if result.failed:
         raise typer.Exit(1)
+
+
+@partition_app.command("elect-unclean")
+def elect_unclean(
+    topic: Annotated[str, typer.Argument(help="A topic.")],
+    numbers: Annotated[list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Default: all of it.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Elect; without, print what would be done.")] = False,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Elect a live replica, in sync or not, as leader of partitions without one. Committed records may be lost.
+
+    For partitions whose in-sync replicas will not return. Whatever the leader lacks is deleted from the others.
+    """
+    check_topic(topic)
+    with admin_client(cluster, bootstrap) as admin:
+        partitions = _partitions_of(admin, topic)
+        unknown = sorted(set(numbers or ()) - {partition.partition for partition in partitions})
+        if unknown:
+            raise UsageError(f"topic {topic} has no partition {', '.join(map(str, unknown))}")
+        leaderless = {
+            partition: found
+            for partition, found in partitions.items()
+            if found.leader_id == NO_LEADER and (not numbers or partition.partition in numbers)
+        }
+        result, elected = ElectionResult(), dict[TopicPartition, int]()
+        if execute and leaderless:
+            result = elect_leaders(admin, ElectionType.UNCLEAN, leaderless)
+            after = _partitions_of(admin, topic)
+            elected = {partition: after[partition].leader_id for partition in result.elected}
+    if as_json:
+        print_json(
+            {
+                "leaderless": [
+                    {
+                        **_json(partition),
+                        "isr": found.isr_nodes,
+                        "live": _live(found),
+                        "leader": elected.get(partition, NO_LEADER),
+                        "error": result.failed.get(partition),
+                    }
+                    for partition, found in leaderless.items()
+                ]
+            }
+        )
+    else:
+        for partition, found in leaderless.items():
+            if partition in elected:
+                outcome = f"leader {elected[partition]}"
+            else:
+                outcome = result.failed.get(partition) or (f"no leader, in sync {found.isr_nodes}, live {_live(found)}")
+            print(f"{partition}: {outcome}")
+        text = f"{counted(len(leaderless), 'partition')} without a leader"
+        print(f"{text}, {counted(len(elected), 'leader')} elected" if execute else f"{text}: --execute elects leaders")
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _partitions_of(admin: AdminClient, topic: str) -> dict[TopicPartition, Any]:
+    metadata = admin.metadata([topic])
+    for found in metadata.topics:
+        raise_for_error("topic", found.name, found)
+    return reassignment.partitions_in(metadata)
+
+
+def _live(found: Any) -> list[int]:
+    return [broker for broker in found.replica_nodes if broker not in found.offline_replicas]

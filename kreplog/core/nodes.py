@@ -14,6 +14,7 @@
     /admin/partitions_remove/[topic]/[partition]    empty
     /admin/delete_topics/[topic]                    empty
     /admin/preferred_replica_election               JSON list of [topic, partition]; empty list for all
+    /admin/unclean_leader_election                  JSON list of [topic, partition]
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
@@ -46,6 +47,7 @@ ADDED = "/admin/partitions_add"
 REMOVED = "/admin/partitions_remove"
 DELETED_TOPICS = "/admin/delete_topics"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
+UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ISR_CHANGES = "/isr_change_notification"

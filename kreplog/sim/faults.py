@@ -59,6 +59,7 @@ KINDS: dict[str, int] = {
     "broker_config": 4,
     "unreadable_config": 4,
     "default_config": 4,
+    "unclean_election": 4,
 }
 """Every kind of fault, and its weight among the kinds of its seed."""
 
@@ -70,6 +71,7 @@ APART = {
     "unreadable_config": ("spoilt-configs", 0.05),
     # Without -37, seeds by which tests/sim/test_mutations.py finds other mutations, 0 among them, would have it too.
     "default_config": ("default-configs-37", 0.05),
+    "unclean_election": ("unclean-elections", 0.05),
 }
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 

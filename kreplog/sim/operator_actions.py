@@ -11,9 +11,17 @@ from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.sim.action_targets import ActionTargets
 from kreplog.sim.faults import OWN_TOPICS, Action, drawn_default
 from kreplog.sim.machines.scheduler import MS
+from kreplog.types import NO_LEADER, TopicPartition
 
 SPOIL_AFTER_MS = 300
 """How long after dynamic configs are written they become unreadable: a controller has sent them by then, usually."""
+
+
+UNNEEDED_SHARE = 0.3
+"""The share of the requests for unclean elections that are of any partition."""
+
+LOOK_MS = 50
+"""Between an operator's looks for a partition without a leader."""
 
 
 class OperatorActions(ActionTargets):
@@ -28,6 +36,36 @@ class OperatorActions(ActionTargets):
     def _preferred(self, action: Action) -> bool:
         self._note(action, "a preferred leader election is requested")
         return self._cluster.admin.elect_preferred()
+
+    def _unclean_election(self, action: Action) -> bool:
+        """Request an unclean election of a partition: of one without a leader, waiting for such; or of any, which has a
+        leader mostly and keeps it."""
+        if action.draws[0] < UNNEEDED_SHARE:
+            partitions = self._client_partitions()
+            return self._elect_unclean(action, partitions[int(action.draws[1] * len(partitions)) :][:1])
+
+        def look(left_ms: int) -> None:
+            if not self._healed and not self._elect_unclean(action, self._leaderless(action)) and left_ms > 0:
+                self._scheduler.after(LOOK_MS * MS, look, left_ms - LOOK_MS)
+
+        look(action.duration_ms)
+        return True
+
+    def _leaderless(self, action: Action) -> list[TopicPartition]:
+        """A partition without a leader by the store, or some, or all."""
+        leader_of = self._cluster.leader_of
+        found = [partition for partition in self._client_partitions() if leader_of(partition) == NO_LEADER]
+        return found[int(action.draws[1] * len(found)) :]
+
+    def _client_partitions(self) -> list[TopicPartition]:
+        """All but those of coordinators and transactions, whose guarantees are not of single partitions."""
+        return [partition for partition in self._cluster.partitions() if partition.topic not in OWN_TOPICS]
+
+    def _elect_unclean(self, action: Action, partitions: Sequence[TopicPartition]) -> bool:
+        done = bool(partitions) and self._cluster.admin.elect_unclean(partitions)
+        if done:
+            self._note(action, f"an unclean election of {', '.join(map(str, partitions))} is requested", *partitions)
+        return done
 
     def _reorder(self, action: Action) -> bool:
         """Give a partition another preferred leader, and elect it: leadership moves without a failure."""

@@ -1,4 +1,4 @@
-"""partition reassign and elect-preferred, against brokers that serve; one of them stands still where a move must not
+"""partition reassign and the elections, against brokers that serve; one of them stands still where a move must not
 end by itself."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kreplog.client import admin_client, reassignment
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands import connecting
-from kreplog.types import TopicPartition
+from kreplog.types import NO_LEADER, TopicPartition
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually, pid_of
 
@@ -200,6 +200,37 @@ def test_elect_preferred_elects_the_preferred_replicas(on_trio: Kreplog) -> None
     assert on_trio("partition", "elect-preferred").code == 0
     refused = on_trio("partition", "elect-preferred", "nope")
     assert (refused.code, "topic nope: there is no such topic" in refused.err) == (1, True)
+
+
+def test_elect_unclean_elects_of_partitions_without_a_leader_alone(trio: LocalCluster, on_trio: Kreplog) -> None:
+    """Partition 0 is on brokers 0 and 1, of which 0 alone has the newest record and is down; 1 is on broker 2."""
+    place(on_trio, "bereft", "0,1", "2,1")
+    assert on_trio("topic", "alter", "bereft", "--config", "min.insync.replicas=1").code == 0
+    on_trio("produce", "bereft", "--partition", 0, stdin=b"of both\n")
+    try:
+        trio.stop([1])
+        on_trio("produce", "bereft", "--partition", 0, stdin=b"of broker 0\n")
+        trio.stop([0])
+        failed = on_trio("partition", "elect-unclean", "bereft", "--execute")
+        assert (failed.code, b"1 partition without a leader, 0 leaders elected" in failed.out) == (1, True)
+        trio.start([1])
+        planned = on_trio("partition", "elect-unclean", "bereft")
+        assert planned.out == (
+            b"bereft-0: no leader, in sync [0], live [1]\n1 partition without a leader: --execute elects leaders\n"
+        )
+        assert described(on_trio, "bereft")[0]["leader"] == NO_LEADER
+        assert on_trio("partition", "elect-unclean", "bereft", 1, "--execute").out.startswith(b"0 partitions")
+        refused = on_trio("partition", "elect-unclean", "bereft", 7)
+        assert (refused.code, "topic bereft has no partition 7" in refused.err) == (2, True)
+        result = json.loads(on_trio("partition", "elect-unclean", "bereft", "--execute", "--json").out)
+        elected = {"topic": "bereft", "partition": 0, "isr": [0], "live": [1], "leader": 1, "error": None}
+        assert result == {"leaderless": [elected]}
+        on_trio("produce", "bereft", "--partition", 0, stdin=b"of broker 1\n")
+    finally:
+        trio.start()
+    eventually(lambda: described(on_trio, "bereft")[0]["isr"] == [0, 1], "broker 0 is in sync")
+    outcome = on_trio("consume", "bereft", "--partition", 0, "--from-beginning", "-n", 2)
+    assert outcome.out == b"of both\nof broker 1\n"
 
 
 def described(run: Kreplog, topic: str) -> list[dict[str, Any]]:

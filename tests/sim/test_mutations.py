@@ -172,6 +172,8 @@ FOUND = {
     "transaction-without-acks-all": 224,
     "truncate-to-watermark": 0,
     "unclean-election-by-default": 1,
+    "unclean-election-of-all": 273,
+    "unclean-election-requests-ignored": 20,
     "unclean-mark-cleared-before-init": 154,
     "unclean-mark-cleared-early": 364,
     "unclean-mark-cleared-in-failed-directory": 6,

@@ -23,7 +23,7 @@ from kreplog.errors import (
     NoNodeError,
     UsageError,
 )
-from kreplog.types import Check, Create, SetData, StoreOperation, TopicPartition, check_topic
+from kreplog.types import Check, Create, ElectionType, SetData, StoreOperation, TopicPartition, check_topic
 
 
 def create_topic_operations(
@@ -153,9 +153,11 @@ def cancel_reassignment_operations(partition: TopicPartition) -> tuple[StoreOper
     return (SetData(nodes.partition(partition, nodes.REASSIGNED), nodes.encode_replicas(())),)
 
 
-def preferred_election_operations(partitions: Iterable[TopicPartition] = ()) -> tuple[StoreOperation, ...]:
-    """Elect the preferred leaders of these partitions, or of all. NodeExistsError: an earlier request is pending."""
-    return (Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions)),)
+def election_operations(kind: ElectionType, partitions: Iterable[TopicPartition] = ()) -> tuple[StoreOperation, ...]:
+    """Elect leaders of these partitions; preferred ones of all partitions where none is named. NodeExistsError: an
+    earlier request is pending."""
+    path = nodes.PREFERRED_ELECTION if kind is ElectionType.PREFERRED else nodes.UNCLEAN_ELECTION
+    return (Create(path, nodes.encode_partitions(partitions)),)
 
 
 def _directory(under: str, topic: str, create: bool) -> tuple[StoreOperation, ...]:

@@ -23,7 +23,7 @@ from kreplog.core.controller.context import ControllerContext, Observer, Partiti
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import apply_flush_setting, bump_leader_epoch, elect_offline
 from kreplog.core.controller.fencing import DeposedError
-from kreplog.core.controller.preferred_elections import PreferredElections
+from kreplog.core.controller.leader_elections import ELECTIONS, LeaderElections
 from kreplog.core.controller.reassignment import Reassignment
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
@@ -66,7 +66,7 @@ class ControllerTerm:
         self.deletion = Deletion(self.machines, self.topics)
         self.brokers = BrokerChanges(self.machines, self.deletion)
         self.reassignment = Reassignment(self.machines, self.topics)
-        self.preferred = PreferredElections(self.machines, self.topics)
+        self.elections = LeaderElections(self.machines, self.topics)
 
 
 class Controller:
@@ -225,7 +225,8 @@ class Controller:
         yield from term.deletion.resume()
         yield from term.reassignment.advance(list(context.reassignments))
         yield from term.topics.add(added)
-        yield from term.preferred.on_request()
+        for path in ELECTIONS:
+            yield from term.elections.on_request(path)
         yield from term.topics.delete_all_empty_directories()
         if self._config.auto_leader_rebalance_enable:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
@@ -255,8 +256,8 @@ class Controller:
             yield from term.reassignment.on_requests()
         elif _under(path, nodes.ADDED):
             yield from term.topics.on_additions()
-        elif path == nodes.PREFERRED_ELECTION:
-            yield from term.preferred.on_request()
+        elif path in ELECTIONS:
+            yield from term.elections.on_request(path)
         elif _under(path, nodes.ISR_CHANGES):
             yield from self._isr_changes()
         elif _under(path, nodes.LOG_DIR_EVENTS):
@@ -365,7 +366,7 @@ class Controller:
                 yield from self._retry_writes()
         if self.active and self._balance_ms is not None and now_ms >= self._balance_ms:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
-            yield from self._term.preferred.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
+            yield from self._term.elections.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
 
     def _retry_writes(self) -> Steps[None]:
         """Read again the states of partitions whose writes lost to other writers, and decide on them again."""

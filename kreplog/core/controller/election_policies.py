@@ -25,11 +25,17 @@ def elect_offline(context: ControllerContext, partition: TopicPartition, current
     if context.has_leader(partition):
         failed = [broker for broker in current.isr if not context.is_online(partition, broker)]
         return shrink_isr(context, partition, current, failed)
+    return _elect_in_place(context, partition, current, context.unclean_allowed(partition))
+
+
+def _elect_in_place(
+    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, unclean_allowed: bool
+) -> Election | None:
     return leader_selectors.offline(
         current,
         context.replicas(partition),
         context.can_lead(partition),
-        context.unclean_allowed(partition),
+        unclean_allowed,
         context.epoch,
         context.min_isr(partition),
     )
@@ -50,6 +56,14 @@ def elect_preferred(context: ControllerContext, partition: TopicPartition, curre
     live = context.can_lead(partition)
     state = leader_selectors.preferred(current, context.replicas(partition), live, context.epoch)
     return None if state is None else Election(state)
+
+
+def elect_unclean(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Elect any live replica of a partition without a leader, one in sync or eligible first, whatever the topic's
+    unclean.leader.election.enable is."""
+    if context.has_leader(partition):
+        return None
+    return _elect_in_place(context, partition, current, unclean_allowed=True)
 
 
 def elect_for_shutdown(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:

@@ -21,15 +21,15 @@ from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import new_partitions
-from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
-from kreplog.core.controller.partition_limits import PartitionLimits
-from kreplog.core.controller.preferred_elections import (
+from kreplog.core.controller.leader_elections import (
     Leadership,
     election_error,
-    election_refusal,
     is_reported,
+    requested_election,
     to_elect,
 )
+from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
+from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.topic_settings import changed, without_own
 from kreplog.core.transaction_messages import (
@@ -432,9 +432,9 @@ class AdminHandlers:
         return {"error_code": 0, "error_message": None, "topics": listed}
 
     async def elect_leaders(self, request: Any) -> Fields:
-        refusal = election_refusal(request.election_type)
-        if refusal:
-            return {"error_code": refusal, "replica_election_results": []}
+        kind = requested_election(request.election_type)
+        if kind is None:
+            return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": []}
         if request.topic_partitions is None:
             requested = partitions_by_topic((view.name, view.partitions) for view in self._topics.all.values())
         else:
@@ -446,19 +446,20 @@ class AdminHandlers:
             for topic, numbers in requested.items()
             for partition in (TopicPartition(topic, number) for number in numbers)
         }
-        needed = to_elect(before)
+        needed = to_elect(kind, before)
         if needed:
             try:
-                await self._retrying(lambda: self._store.multi(operations.preferred_election_operations(needed)))
+                await self._retrying(lambda: self._store.multi(operations.election_operations(kind, needed)))
             except CoordinationError as error:
                 return {"error_code": operations.admin_error(error), "replica_election_results": []}
             await self._topics.until(
-                lambda: all(self._is_preferred(partition) for partition in needed), request.timeout_ms / 1000
+                lambda: not to_elect(kind, {partition: self._leadership(partition) for partition in needed}),
+                request.timeout_ms / 1000,
             )
         results: list[Fields] = []
         for topic, numbers in requested.items():
             codes = [
-                (partition.partition, election_error(before[partition], self._leadership(partition)))
+                (partition.partition, election_error(kind, before[partition], self._leadership(partition)))
                 for partition in (TopicPartition(topic, number) for number in numbers)
             ]
             partitions = [
@@ -475,10 +476,6 @@ class AdminHandlers:
         view = self._topics.get(partition.topic)
         state = None if view is None else view.partitions.get(partition.partition)
         return None if state is None else Leadership(state.state.leader, state.replicas[0])
-
-    def _is_preferred(self, partition: TopicPartition) -> bool:
-        found = self._leadership(partition)
-        return found is not None and found.is_preferred
 
     # Helpers
 

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
+from kreplog.core.controller.admin_operations import (
+    election_operations,
+    set_broker_config_operations,
+    set_config_operations,
+)
+from kreplog.core.controller.leader_elections import ELECTIONS
 from kreplog.core.controller.new_partitions import added_partitions, check_keeps_partitions
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
 from kreplog.core.messages import NO_CONFIGS
 from kreplog.errors import CoordinationError, InvalidPartitionsError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
-from kreplog.types import Create, Delete, SetData, StoreOperation, TopicPartition
+from kreplog.types import Create, Delete, ElectionType, SetData, StoreOperation, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -120,7 +125,10 @@ class Administrator:
         return self._reassign(partition, nodes.encode_replicas(()))
 
     def elect_preferred(self) -> bool:
-        return self._write(Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(())))
+        return self._write(*election_operations(ElectionType.PREFERRED))
+
+    def elect_unclean(self, partitions: Sequence[TopicPartition]) -> bool:
+        return self._write(*election_operations(ElectionType.UNCLEAN, partitions))
 
     def _drawn_topic(self, names: Sequence[str], draw: float) -> tuple[str, nodes.TopicNode | None]:
         name = names[int(draw * len(names))] if names else ""
@@ -194,7 +202,7 @@ class Administrator:
             for name in children(root):
                 for number in children(f"{root}/{name}"):
                     return f"{root}/{name}/{number}"
-        return None if self._session.exists(nodes.PREFERRED_ELECTION) is None else nodes.PREFERRED_ELECTION
+        return next((path for path in ELECTIONS if self._session.exists(path) is not None), None)
 
     def _create_extra(self, draws: Sequence[float], name: str) -> bool:
         self._names += 1

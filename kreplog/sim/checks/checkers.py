@@ -11,7 +11,7 @@ The guarantees, and when they are checked:
     two controllers     leaders are elected by the controller of the newest epoch                       at any change
     too few             min.insync.replicas replicas hold what a leader commits                         as it commits
     stale registration  no replica joins the ISR by fetches of an earlier registration (KIP-903)        at any change
-    unclean election    a leader from outside ISR and ELR, unless the topic allows it                   at any change
+    unclean election    a leader outside ISR and ELR, unless the topic allows it or it is requested     at any change
     isr                 within the assigned replicas, contains the leader; never empty without ELR      at any change
     illegal transition  of a replica or a partition in the controller                                   at any change
     watermark           a replica's high watermark is within its log, and the same as in its log        after each step
@@ -46,7 +46,7 @@ The guarantees, and when they are checked:
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
 ELR members. It ends when each of these has lost committed records to a power failure and has not refetched them; then,
-as after an unclean election in a topic that allows it, later violations of that partition are ignored. With
+as after an unclean election that is allowed or requested, later violations of that partition are ignored. With
 flush.messages=1 a power failure excuses nothing. Nor is anything guaranteed once a topic's deletion is requested.
 Records deleted from the start on request are not lost, a consumer below the log start is out of range, and a new leader
 may lack the state of a producer whose last records are deleted. A leader applies new settings when it receives them.
@@ -128,6 +128,7 @@ class Checkers:
         self._modified: dict[str, int] = {}
         self._registrations: dict[int, int] = {}
         self._controller_epoch = 0
+        self._unclean_requested: tuple[TopicPartition, ...] = ()
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
@@ -351,6 +352,8 @@ class Checkers:
     def store(self, dump: Mapping[str, Node]) -> None:
         """Called with all nodes whenever a node has changed."""
         modified = self._modified
+        requested = dump.get(nodes.UNCLEAN_ELECTION)
+        self._unclean_requested = () if requested is None else nodes.decode_partitions("", requested)
         changed = [path for path, node in dump.items() if modified.get(path) != node.stat.modified]
         states = []
         for path in sorted(changed):  # deletions, settings, topics, and then their states
@@ -443,7 +446,7 @@ class Checkers:
                 self.violate("stale registration", text, model, leo)
 
     def _unclean(self, model: PartitionModel, leader: int, epoch: int) -> None:
-        if model.config.unclean_leader_election_enable:
+        if model.config.unclean_leader_election_enable or model.partition in self._unclean_requested:
             self.excuse(model, f"unclean election of broker {leader} in leader epoch {epoch}")
         else:
             text = f"broker {leader} was elected in leader epoch {epoch} though it was neither in sync nor eligible"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.leader_elections import ELECTIONS
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.history import Violation
 from kreplog.sim.machines.partition_model import PartitionModel, describe
@@ -24,7 +25,7 @@ _REQUESTS = (
     nodes.ADDED,
     nodes.REMOVED,
     nodes.DELETED_TOPICS,
-    nodes.PREFERRED_ELECTION,
+    *ELECTIONS,
     nodes.ISR_CHANGES,
     nodes.LOG_DIR_EVENTS,
 )
@@ -157,7 +158,7 @@ def _check_leftovers(
             # The parents of requests may stay: /admin/partitions_reassigned/[topic] holds no request itself.
             depth = 2 if root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED) else 1
             below = path.removeprefix(root + "/").split("/") if path.startswith(root + "/") else []
-            if len(below) == depth or path == root == nodes.PREFERRED_ELECTION:
+            if len(below) == depth or path == root in ELECTIONS:
                 checkers.violate("not converged", f"{path} is still pending", None)
     for broker, disk in checkers.disks.all():
         for partition, topic_id in disk.on_disk().items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from kreplog.core import elr
+from kreplog.core import elr, nodes
 from kreplog.core.controller import (
     automatic_creation,
+    controller,
     fencing,
     leader_and_isr_writer,
     leader_selectors,
@@ -15,7 +17,10 @@ from kreplog.core.controller import (
 from kreplog.core.controller.automatic_creation import AutomaticCreation
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
+from kreplog.core.controller.election_policies import ElectionPolicy
+from kreplog.core.controller.leader_elections import ELECTIONS, LeaderElections
 from kreplog.core.controller.transitions import ReplicaStatus
+from kreplog.core.effects import Steps
 from kreplog.core.replication import isr
 from kreplog.core.replication.control_fencing import ControlFencing
 from kreplog.core.replication.leader import LeaderRole
@@ -24,7 +29,7 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
-from kreplog.types import LeaderAndIsr, StoreOperation
+from kreplog.types import ElectionType, LeaderAndIsr, StoreOperation, TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -70,6 +75,26 @@ def _controller_writes_unfenced() -> list[Patch]:
 def _unclean_election_by_default() -> list[Patch]:
     """Any live replica may be elected when no other can, without unclean.leader.election.enable (F19)."""
     return [(ControllerContext, "unclean_allowed", lambda self, partition: True)]
+
+
+@MUTATIONS.add("unclean-election-of-all")
+def _unclean_election_of_all() -> list[Patch]:
+    """A request for the unclean election of some partitions elects in all that have no leader."""
+    right = LeaderElections._elect
+
+    def elect(
+        self: LeaderElections, partitions: Iterable[TopicPartition], kind: ElectionType, policy: ElectionPolicy
+    ) -> Steps[None]:
+        return right(self, self._context.active_partitions() if kind else partitions, kind, policy)
+
+    return [(LeaderElections, "_elect", elect)]
+
+
+@MUTATIONS.add("unclean-election-requests-ignored")
+def _unclean_election_requests_ignored() -> list[Patch]:
+    """The controller carries out requests for preferred elections alone."""
+    preferred = {path: ELECTIONS[path] for path in (nodes.PREFERRED_ELECTION,)}
+    return [(controller, "ELECTIONS", preferred)]
 
 
 @MUTATIONS.add("elr-forgotten")

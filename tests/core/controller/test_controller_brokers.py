@@ -8,6 +8,7 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.controller import admin_operations
 from kreplog.core.controller.admin_operations import set_broker_config_operations
 from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.controller import WRITE_RETRY_MS
@@ -24,7 +25,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition
+from kreplog.types import NO_LEADER, ElectionType, LeaderAndIsr, SetData, TopicPartition
 from tests.core.controller.controlled import Box, Cluster
 
 T0 = TopicPartition("t", 0)
@@ -134,6 +135,52 @@ def test_f19_an_unclean_election_only_where_the_topic_allows_it_and_loudly() -> 
     assert cluster.leader_and_isr(T0) == (2, (2,))
     assert [(election.partition, election.leader) for election in cluster.unclean] == [(T0, 2)]
     assert "committed records may be lost" in cluster.errors()[0]
+
+
+def test_an_unclean_election_on_request_of_the_partitions_named_that_have_no_leader() -> None:
+    """KIP-460. Partition 0 is named and leaderless, 1 leaderless, 2 named and led, 3 does not exist."""
+    cluster = cluster_with(1, 2, 3)
+    cluster.create_topic("u", {0: (1, 2), 1: (1, 2), 2: (1, 3)})
+    cluster.run()
+    named = [TopicPartition("u", number) for number in (0, 2, 3)]
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[1].stop()
+    cluster.run()
+    cluster.brokers[2].start()
+    cluster.run()
+    led = cluster.leader_and_isr(named[1])
+    assert [cluster.leader_and_isr(TopicPartition("u", number)) for number in (0, 1)] == [(NO_LEADER, (1,))] * 2
+    cluster.unclean_allowed = True
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, named))
+    cluster.run()
+    assert [(election.partition, election.leader) for election in cluster.unclean] == [(named[0], 2)]
+    assert cluster.leader_and_isr(named[0]) == (2, (2,))
+    assert cluster.leader_and_isr(TopicPartition("u", 1)) == (NO_LEADER, (1,))
+    assert cluster.leader_and_isr(named[1]) == led
+    assert not cluster.exists(nodes.UNCLEAN_ELECTION)
+    assert "committed records may be lost" in cluster.errors()[0]
+
+
+def test_an_unclean_election_on_request_takes_a_replica_in_sync_first_and_none_that_is_down() -> None:
+    cluster = cluster_with(1, 2)
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[1].stop()
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [T0]))
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (NO_LEADER, (1,)) and not cluster.exists(nodes.UNCLEAN_ELECTION)
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN))  # names none, and elects none
+    cluster.brokers[2].start()
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (NO_LEADER, (1,)) and not cluster.exists(nodes.UNCLEAN_ELECTION)
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[1].start()
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [T0]))
+    cluster.run()
+    assert cluster.leader_and_isr(T0)[0] == 1 and not cluster.unclean
+    cluster.check()
 
 
 @pytest.mark.parametrize("witness", ["a third broker", "the broker that dies last"])

@@ -15,7 +15,7 @@ from kreplog.config import TopicConfig
 from kreplog.core.controller import admin_operations
 from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.errors import ConnectionLossError
-from kreplog.types import TopicPartition
+from kreplog.types import ElectionType, TopicPartition
 from tests.core.controller.controlled import Box, Cluster
 
 STORE_EFFECTS = Multi | GetNodes | GetChildren
@@ -117,7 +117,21 @@ def preferred(cluster: Cluster) -> None:
     cluster.run()
     bounce(cluster)
     cluster.run()
-    cluster.write(*admin_operations.preferred_election_operations())
+    cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED))
+
+
+def unclean(cluster: Cluster) -> None:
+    """Broker 2 alone returns, out of sync, and leads on request."""
+    cluster.unclean_allowed = True
+    cluster.create_topic("u", {0: (1, 2)})
+    cluster.run()
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[1].stop()
+    cluster.run()
+    cluster.brokers[2].start()
+    cluster.run()
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [TopicPartition("u", 0)]))
 
 
 def active_partitions(cluster: Cluster) -> None:
@@ -149,6 +163,7 @@ FLOWS = [
     removal,
     lost_disk,
     preferred,
+    unclean,
     active_partitions,
 ]
 

@@ -20,7 +20,7 @@ from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.core.events import Received, Registered, SessionLost
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
-from kreplog.types import Create, TopicPartition
+from kreplog.types import Create, ElectionType, TopicPartition
 from tests.core.controller.controlled import Box, Cluster, FakeBroker
 
 
@@ -149,7 +149,7 @@ class History:
         self.cluster.write(*admin_operations.remove_partitions_operations(name, topic, [number], directory=first))
 
     def do_prefer(self) -> None:
-        self.cluster.write(*admin_operations.preferred_election_operations())
+        self.cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED))
 
     def do_pause(self) -> None:
         box = self.draw.choice(self.cluster.controllers)

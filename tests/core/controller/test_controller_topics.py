@@ -26,7 +26,7 @@ from kreplog.errors import (
     NoNodeError,
     UsageError,
 )
-from kreplog.types import NO_EPOCH, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, TopicPartition
+from kreplog.types import NO_EPOCH, Create, Delete, ElectionType, LeaderAndIsr, Node, NodeStat, SetData, TopicPartition
 from tests.core.controller.controlled import Box, Cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -564,10 +564,10 @@ def test_leadership_goes_back_on_demand() -> None:
     cluster.brokers[1].start()
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [2, 3, 2]
-    cluster.write(*admin_operations.preferred_election_operations([T0, TopicPartition("gone", 0)]))
+    cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED, [T0, TopicPartition("gone", 0)]))
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [1, 3, 2]
-    cluster.write(*admin_operations.preferred_election_operations())
+    cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED))
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [1, 1, 1]
     assert not cluster.exists(nodes.PREFERRED_ELECTION)
@@ -581,7 +581,7 @@ def test_not_to_a_replica_that_is_not_in_sync() -> None:
     cluster.run()
     cluster.brokers[1].stop()
     cluster.brokers[1].start()
-    cluster.write(*admin_operations.preferred_election_operations())
+    cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED))
     cluster.run()
     assert cluster.leader_and_isr(T0) == (2, (2,))
 
