@@ -303,6 +303,13 @@ class GetChildren:
     watch: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Take the next step after `ms`. Only in the steps of a request to change the store, for which no core waits."""
+
+    ms: int
+
+
 # Effects on others
 
 
@@ -517,6 +524,7 @@ Effect = (
     | Multi
     | GetNodes
     | GetChildren
+    | Pause
     | Send
     | SendControl
     | DrainControlChannels

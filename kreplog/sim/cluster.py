@@ -29,6 +29,7 @@ from kreplog.sim.checks import final_checks
 from kreplog.sim.checks.checkers import Checkers
 from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.checks.producer_id_checker import ProducerIdChecker
+from kreplog.sim.checks.request_checker import RequestChecker
 from kreplog.sim.clients import consumer_group_client, group_client, migrating_consumer, transaction_client, workload
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
@@ -106,6 +107,9 @@ class Cluster:
             lambda kind, text: self.checkers.violate(kind, text, None)
         )
         self.given_producer_ids = ProducerIdChecker(lambda kind, text: self.checkers.violate(kind, text, None))
+        self.requests = RequestChecker(
+            lambda path: self.store.store.peek(path), lambda kind, text: self.checkers.violate(kind, text, None)
+        )
         self.unreadable_configs = UnreadableConfigs(lambda kind, text: self.checkers.violate(kind, text, None))
         self.checkers.transactions.last_epoch = plan.last_epoch
         self.history.listener = self._heard
@@ -451,6 +455,7 @@ class Cluster:
 
     def _store_changed(self) -> None:
         self.checkers.store(self.store.store.dump())
+        self.requests.store_changed()
 
     def stats(self) -> dict[str, int]:
         node = self.store.store.peek(nodes.CONTROLLER_EPOCH)

@@ -86,9 +86,6 @@ class OperatorActions(ActionTargets):
         partition = self._partition(action.draws[0])
         if partition is None:
             return False
-        if action.draws[1] < 0.2:
-            self._note(action, f"the reassignment of {partition} is cancelled", partition)
-            return cluster.admin.cancel_reassignment(partition)
         brokers = list(cluster.machines)
         count = max(1, min(len(brokers), len(cluster.admin.replicas_of(partition))))
         turn = int(action.draws[2] * len(brokers))
@@ -96,7 +93,14 @@ class OperatorActions(ActionTargets):
         order = [brokers[(turn + step * index) % len(brokers)] for index in range(len(brokers))]
         target = tuple(dict.fromkeys(order + brokers))[:count]
         self._note(action, f"{partition} is reassigned to {list(target)}", partition)
-        return cluster.admin.reassign(partition, target)
+        done = cluster.admin.reassign(partition, target)
+        if action.draws[1] < 0.2:
+            self._scheduler.after(int(200 * MS * action.draws[4]), self._cancel_reassignment, action, partition)
+        return done
+
+    def _cancel_reassignment(self, action: Action, partition: TopicPartition) -> None:
+        self._note(action, f"the reassignment of {partition} is cancelled", partition)
+        self._cluster.admin.reassign(partition, None)
 
     def _settings(self, action: Action) -> bool:
         """Change min.insync.replicas or flush.messages; where the power may fail only one of the two, which keeps the

@@ -14,12 +14,14 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kreplog.core.controller.admin_operations import admin_error, create_topic_operations
+from kreplog.core.controller.admin_operations import create_topic_operations
+from kreplog.core.controller.admin_requests import admin_error, create_topic
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
 from kreplog.core.controller.new_partitions import assignable, topic_replicas
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
+from kreplog.errors import ErrorCode, KreplogError
+from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.clients.workload import Call, Client, ClientContext, Sleep
 from kreplog.types import NO_LEADER
 
@@ -104,15 +106,13 @@ class VirtualAutomaticTopics:
             replicas = topic_replicas({}, plan.partitions, replication_factor, brokers)
             operations = create_topic_operations(name, topic_id, replicas, plan.config, brokers)
         except KreplogError as error:
-            cluster.scheduler.after(0, self._attempt_ended, name, admin_error(error))
+            cluster.scheduler.after(0, self._written, name, None, error)
             return
         cluster.topic_created(name, topic_id, plan.config, plan.partitions)
-        process.link.multi(operations, partial(self._written, name))
+        carry_out(process, create_topic(name, operations), partial(self._written, name))
 
-    def _written(self, name: str, _results: Any, error: CoordinationError | None) -> None:
-        exists = isinstance(error, NodeExistsError)
-        refused = ErrorCode.NONE if error is None else admin_error(error)
-        self._attempt_ended(name, ErrorCode.TOPIC_ALREADY_EXISTS if exists else refused)
+    def _written(self, name: str, _result: None, error: KreplogError | None) -> None:
+        self._attempt_ended(name, ErrorCode.NONE if error is None else ErrorCode(admin_error(error)))
 
     def _attempt_ended(self, name: str, error: ErrorCode) -> None:
         if not self._process.alive:

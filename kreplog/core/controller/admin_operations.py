@@ -1,8 +1,8 @@
 """Administrative operations: each function validates a request and returns the operations of one multi for it.
 
 The controller's watches find what they write. Requests under /admin lie in a directory for each topic, which the first
-request creates and the controller deletes when it is empty: see `directory_in_retry`. Functions that take `current`
-need the topic's node as read.
+request creates and the controller deletes when it is empty: see admin_requests, which writes them. Functions that take
+`current` need the topic's node as read.
 """
 
 from __future__ import annotations
@@ -13,16 +13,7 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.assignment import check_assignment, check_replicas
 from kreplog.core.nodes import Assignment, TopicNode
-from kreplog.errors import (
-    CoordinationError,
-    ErrorCode,
-    InvalidPartitionsError,
-    InvalidReplicaAssignmentError,
-    KreplogError,
-    NodeExistsError,
-    NoNodeError,
-    UsageError,
-)
+from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
 from kreplog.types import Check, Create, ElectionType, SetData, StoreOperation, TopicPartition, check_topic
 
 
@@ -163,15 +154,3 @@ def election_operations(kind: ElectionType, partitions: Iterable[TopicPartition]
 def _directory(under: str, topic: str, create: bool) -> tuple[StoreOperation, ...]:
     path = f"{under}/{topic}"
     return (Create(path) if create else Check(path),)
-
-
-def directory_in_retry(error: NodeExistsError | NoNodeError) -> bool | None:
-    """The `directory` with which a request under /admin is written again: whether its first operation creates the
-    directory. None: it is refused, since another request for the partition or topic is pending. The simulator does not
-    run this rule: its operators know what they have requested."""
-    return None if error.index else isinstance(error, NoNodeError)
-
-
-def admin_error(error: KreplogError) -> ErrorCode:
-    """The error code of an administrative request that has failed; a retriable one if the store has."""
-    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code

@@ -133,7 +133,7 @@ class Reassignment:
         ):
             return None
         current, requested = context.assignment(partition), context.reassignments[partition]
-        old = tuple(replica for replica in current.replicas if replica not in current.adding)
+        old = without_joining(current)
         target = requested or old
         if partition not in context.states:
             return ReassignmentStep(Assignment(target), None, last=True)
@@ -220,6 +220,11 @@ class Reassignment:
         yield from self.accept(
             {partition: node for partition, node in zip(partitions, found, strict=True) if node is not None}
         )
+
+
+def without_joining(assignment: Assignment) -> tuple[int, ...]:
+    """The replicas that a reassignment began with, to which a cancellation returns."""
+    return tuple(replica for replica in assignment.replicas if replica not in assignment.adding)
 
 
 def is_under_way(assignment: Assignment) -> bool:

@@ -17,10 +17,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from kreplog.core import nodes
 from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
-from kreplog.core.controller import admin_operations as operations
-from kreplog.core.controller import new_partitions
+from kreplog.core.controller import admin_requests, new_partitions
+from kreplog.core.controller.admin_operations import create_topic_operations
+from kreplog.core.controller.admin_requests import RefusedError, admin_error, stored_topic
 from kreplog.core.controller.leader_elections import (
     Leadership,
     election_error,
@@ -31,6 +31,7 @@ from kreplog.core.controller.leader_elections import (
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
+from kreplog.core.effects import Steps
 from kreplog.core.topic_settings import changed, without_own
 from kreplog.core.transaction_messages import (
     NO_PRODUCER_ID,
@@ -44,8 +45,6 @@ from kreplog.errors import (
     CoordinationError,
     ErrorCode,
     KreplogError,
-    NodeExistsError,
-    NoNodeError,
     PeerProtocolError,
 )
 from kreplog.server.clock import monotonic_ms
@@ -54,15 +53,13 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.types import NO_LEADER, BrokerRegistration, StoreOperation, TopicPartition, check_topic
+from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.transactions import error_code
 from kreplog.wire.versions import ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
-ATTEMPTS = 5
-RETRY_S = 0.05
 INVALID_CONFIG = 40
 """Error code of Kafka that only admin requests use."""
 
@@ -71,22 +68,12 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class RefusedError(Exception):
-    """The response to a request, or to a part of it, has this error code of Kafka's."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = int(code)
-
-
 async def respond_to(fields: Fields, work: Awaitable[Fields]) -> Fields:
     """The response to a part of a request: `fields`, and the result or the error of `work`."""
     try:
         return {**fields, **await work, "error_code": 0, "error_message": None}
-    except RefusedError as refused:
-        return {**fields, "error_code": refused.code, "error_message": str(refused)}
     except KreplogError as error:
-        return {**fields, "error_code": operations.admin_error(error), "error_message": str(error)}
+        return {**fields, "error_code": admin_error(error), "error_message": str(error)}
 
 
 def first_by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], set[K]]:
@@ -117,15 +104,6 @@ def _name_of(topic: Any) -> str:
 async def refuse_repeated(name: str) -> Fields:
     """Refuse a repeated entry: it is not clear which of them applies. As Kafka does."""
     raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is repeated in the request")
-
-
-async def stored_topic(store: AnySession, name: str) -> nodes.TopicNode:
-    """Read a topic from the store. Raises RefusedError, InvalidTopicError."""
-    path = nodes.topic(check_topic(name))
-    (node,) = await store.get_nodes((path,))
-    if node is None:
-        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    return nodes.decode_topic(path, node)
 
 
 class AdminHandlers:
@@ -159,7 +137,7 @@ class AdminHandlers:
         try:
             producer_id = await self._new_producer_id()
         except CoordinationError as error:
-            return {"error_code": operations.admin_error(error), "producer_id": -1, "producer_epoch": -1}
+            return {"error_code": admin_error(error), "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
     async def _init_transactional_id(self, request: Any) -> Fields:
@@ -292,17 +270,12 @@ class AdminHandlers:
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        writes = operations.create_topic_operations(topic.name, topic_id, assigned, config, brokers)
+        writes = create_topic_operations(topic.name, topic_id, assigned, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
         with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
-                try:
-                    await self._store.multi(writes)
-                except NodeExistsError as error:
-                    raise RefusedError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already, or is still being deleted"
-                    ) from error
+                await self._carry_out(admin_requests.create_topic(topic.name, writes))
         return {
             "topic_id": topic_id,
             "num_partitions": len(assigned),
@@ -326,12 +299,7 @@ class AdminHandlers:
     async def _delete_topic(self, name: str | None) -> Fields:
         if name is None:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with that id")
-        try:
-            await self._store.multi(operations.delete_topic_operations(name))
-        except NodeExistsError:
-            pass  # it is being deleted already
-        except NoNodeError as error:
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}") from error
+        await self._carry_out(admin_requests.delete_topic(name))
         return {}
 
     async def create_partitions(self, request: Any) -> Fields:
@@ -355,17 +323,14 @@ class AdminHandlers:
         return {"results": results}
 
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
-        current = await stored_topic(self._store, topic.name)
+        current = await self._carry_out(stored_topic(topic.name))
         given = [entry.broker_ids for entry in topic.assignments or ()]
         brokers = new_partitions.assignable(self._brokers())
         assigned = new_partitions.added_partitions(topic.name, current, topic.count, given, brokers)
-        writes = {
-            directory: operations.add_partitions_operations(topic.name, current, assigned, brokers, directory=directory)
-            for directory in (True, False)
-        }
+        steps = admin_requests.add_partitions(topic.name, current, assigned, brokers)
         with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
-                await self._write_in_directory(writes.__getitem__)
+                await self._carry_out(steps)
         return {}
 
     # Replicas and leaders
@@ -389,24 +354,7 @@ class AdminHandlers:
         return {"error_code": 0, "error_message": None, "responses": responses}
 
     async def _reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> Fields:
-        topic = await stored_topic(self._store, partition.topic)
-        if partition.partition not in topic.partitions:
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
-        if replicas is None:
-            try:
-                await self._store.multi(operations.cancel_reassignment_operations(partition))
-            except NoNodeError as error:
-                raise RefusedError(
-                    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being reassigned"
-                ) from error
-            return {}
-        brokers = self._brokers()
-        (pending,) = await self._store.get_nodes((nodes.partition(partition, nodes.REASSIGNED),))
-        await self._write_in_directory(
-            lambda directory: operations.reassign_operations(
-                partition, replicas, brokers, directory=directory, pending=pending is not None
-            )
-        )
+        await self._carry_out(admin_requests.reassign(partition, replicas, self._brokers()))
         return {}
 
     async def list_reassignments(self, request: Any) -> Fields:
@@ -449,9 +397,9 @@ class AdminHandlers:
         needed = to_elect(kind, before)
         if needed:
             try:
-                await self._retrying(lambda: self._store.multi(operations.election_operations(kind, needed)))
+                await self._carry_out(admin_requests.elect_leaders(kind, needed))
             except CoordinationError as error:
-                return {"error_code": operations.admin_error(error), "replica_election_results": []}
+                return {"error_code": admin_error(error), "replica_election_results": []}
             await self._topics.until(
                 lambda: not to_elect(kind, {partition: self._leadership(partition) for partition in needed}),
                 request.timeout_ms / 1000,
@@ -479,31 +427,8 @@ class AdminHandlers:
 
     # Helpers
 
-    async def _write_in_directory(self, make: Callable[[bool], tuple[StoreOperation, ...]]) -> None:
-        """Write into a directory node that the first writer creates, and the controller deletes when it is empty."""
-        directory = True
-        for attempt in range(ATTEMPTS):
-            try:
-                await self._store.multi(make(directory))
-                return
-            except (NodeExistsError, NoNodeError) as error:
-                again = operations.directory_in_retry(error)
-                if again is None or attempt == ATTEMPTS - 1:
-                    raise RefusedError(
-                        ErrorCode.REASSIGNMENT_IN_PROGRESS, f"another such request is still pending: {error}"
-                    ) from error
-                directory = again
-
-    async def _retrying(self, write: Callable[[], Awaitable[Any]]) -> None:
-        """Retry a write while the node of an earlier request still exists."""
-        for attempt in range(ATTEMPTS):
-            try:
-                await write()
-                return
-            except NodeExistsError:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await asyncio.sleep(RETRY_S)  # the controller deletes it when it has carried it out
+    async def _carry_out(self, steps: Steps[T]) -> T:
+        return await carry_out(steps, self._store)
 
     async def _await_result(
         self, results: Iterable[Fields], names: Sequence[str], timeout_ms: int, done: Callable[[str], bool]

@@ -13,25 +13,18 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
+from kreplog.core.controller.admin_requests import ATTEMPTS, RefusedError, stored_topic
 from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
 from kreplog.core.messages import BrokerConfigs
 from kreplog.core.topic_settings import altered as altered_topic
 from kreplog.core.topic_settings import without_own
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
-from kreplog.server.handlers.admin import (
-    ATTEMPTS,
-    INVALID_CONFIG,
-    Fields,
-    RefusedError,
-    first_by_name,
-    refuse_repeated,
-    respond_to,
-    stored_topic,
-)
+from kreplog.server.handlers.admin import INVALID_CONFIG, Fields, first_by_name, refuse_repeated, respond_to
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
+from kreplog.server.runtime.store_steps import carry_out
 from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -146,7 +139,7 @@ class ConfigHandlers:
 
     async def _changed(self, name: str, changes: Sequence[Change], keep: bool) -> tuple[TopicConfig, int]:
         """The new settings, and the version of the node with the old ones. Raises RefusedError."""
-        topic = await stored_topic(self._store, name)
+        topic = await carry_out(stored_topic(name), self._store)
         replicas = len(topic.partitions[min(topic.partitions)].target)
         path = nodes.topic_config(name)
         (node,) = await self._store.get_nodes((path,))

@@ -17,7 +17,7 @@ from kreplog.core.broker.coordinator_lookup import (
 )
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.server.clock import monotonic_ms
-from kreplog.server.handlers.admin import AdminHandlers, Fields, RefusedError
+from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.types import BrokerRegistration
 
@@ -80,7 +80,7 @@ class CoordinatorHandlers:
                     await self._admin.create_internal_topic(
                         topic.name, topic.partitions, topic.replication_factor, topic.settings, CREATION_S
                     )
-                except (RefusedError, KreplogError) as error:
+                except KreplogError as error:
                     problem = creation.failed(str(error), monotonic_ms())
                     _log.warning("%s", problem)
         return None if problem is None else _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)

@@ -3,47 +3,57 @@ has no request for it. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
-from kreplog.coord.base import Session
-from kreplog.core import nodes
-from kreplog.core.controller.admin_operations import remove_partitions_operations
-from kreplog.core.controller.new_partitions import check_keeps_partitions
-from kreplog.errors import NodeExistsError, NoNodeError, UsageError
+from typing import Any, TypeVar
 
-_ATTEMPTS = 20
-"""Another administrator, or the controller, may change the requests in between."""
+from kreplog.coord.base import Session
+from kreplog.core.controller import admin_requests
+from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
+from kreplog.errors import CoordinationError, InvariantError, NoNodeError, UsageError
+
+T = TypeVar("T")
 
 
 def request_removal(session: Session, topic: str, keep: int) -> list[int]:
-    """Request that partitions `keep` and above be deleted with their records; returns their numbers.
-
-    Only the last ones: clients map keys to the numbers from 0 to the number of partitions. Raises UsageError for a
-    topic that does not exist, InvalidPartitionsError, also for an internal one, CoordinationError.
-    """
-    check_keeps_partitions(topic)
-    path = nodes.topic(topic)
-    for attempt in range(_ATTEMPTS):
-        (node,) = session.get_many((path,))
-        if node is None:
-            raise UsageError(f"there is no topic {topic}")
-        current = nodes.decode_topic(path, node)
-        numbers = [number for number in sorted(current.partitions) if number >= keep]
-        requested = pending_removals(session, topic)
-        missing = [number for number in numbers if number not in requested]
-        if numbers and not missing:
-            break
-        try:
-            session.multi(remove_partitions_operations(topic, current, missing, directory=not requested))
-        except (NodeExistsError, NoNodeError):
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            break
-    return numbers
+    """Request that partitions `keep` and above be deleted with their records; returns their numbers. Raises UsageError
+    for a topic that does not exist, InvalidPartitionsError, also for an internal one, CoordinationError."""
+    try:
+        return _carry_out(admin_requests.remove_partitions(topic, keep), session)
+    except admin_requests.RefusedError as refused:
+        raise UsageError(str(refused)) from refused
 
 
 def pending_removals(session: Session, topic: str) -> list[int]:
     """The partitions of a topic that are requested to be removed, and are not yet."""
+    return _carry_out(admin_requests.pending_removals(topic), session)
+
+
+def _carry_out(steps: Steps[T], session: Session) -> T:
+    """As store_steps.carry_out, in a process that has a session of its own and nothing else to do."""
+    answer: Any = None
+    error: CoordinationError | None = None
+    while True:
+        try:
+            effect = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = error = None
+        try:
+            match effect:
+                case GetNodes(paths):
+                    answer = session.get_many(paths)
+                case GetChildren(path):
+                    answer = _children(session, path)
+                case Multi(operations):
+                    answer = session.multi(operations)
+                case _:
+                    raise InvariantError(f"{effect} neither reads nor writes the store")
+        except CoordinationError as failed:
+            error = failed
+
+
+def _children(session: Session, path: str) -> list[str] | None:
     try:
-        return sorted(int(child) for child in session.children(f"{nodes.REMOVED}/{topic}"))
+        return session.children(path)
     except NoNodeError:
-        return []
+        return None

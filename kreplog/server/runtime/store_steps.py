@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, TypeVar
 
-from kreplog.core.effects import GetChildren, GetNodes, Multi, StateChange, Steps
+from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, StateChange, Steps
 from kreplog.errors import CoordinationError, InvariantError
 from kreplog.server.runtime.store import AnySession, StoreLink
 
@@ -33,6 +34,8 @@ async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
                     answer = await store.get_children(path)
                 case Multi(operations):
                     answer = await store.multi(operations)
+                case Pause(ms):
+                    await asyncio.sleep(ms / 1000)
                 case StateChange(level, text):
                     _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
                 case _:

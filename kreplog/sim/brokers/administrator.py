@@ -1,33 +1,36 @@
-"""Administrator: requests of operators, written to the store as the tools write them, by a session of its own."""
+"""Administrator: requests of operators, by the steps and rules of brokers, in a session of its own with the store."""
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kreplog.config import TopicConfig
+from kreplog.coord.memory import MemorySession
 from kreplog.core import nodes
+from kreplog.core.controller import admin_requests
 from kreplog.core.controller.admin_operations import (
-    election_operations,
+    create_topic_operations,
     set_broker_config_operations,
     set_config_operations,
 )
 from kreplog.core.controller.leader_elections import ELECTIONS
-from kreplog.core.controller.new_partitions import added_partitions, check_keeps_partitions
+from kreplog.core.controller.new_partitions import added_partitions, assignable
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
+from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.core.messages import NO_CONFIGS
-from kreplog.errors import CoordinationError, InvalidPartitionsError
+from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, UsageError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
-from kreplog.types import Create, Delete, ElectionType, SetData, StoreOperation, TopicPartition
+from kreplog.types import BrokerRegistration, Delete, ElectionType, SetData, StoreOperation, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
 
 
 class Administrator:
-    """Writes requests to the controller into the store. Each method returns whether the store accepted it."""
+    """Makes requests to the controller. Each method returns whether the request was accepted, and at once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -39,34 +42,36 @@ class Administrator:
         random = self._cluster.scheduler.random
         start = random.randrange(len(brokers))
         partitions = {
-            number: nodes.Assignment(
-                tuple(brokers[(start + number + index) % len(brokers)] for index in range(plan.replication_factor))
-            )
+            number: tuple(brokers[(start + number + index) % len(brokers)] for index in range(plan.replication_factor))
             for number in range(plan.partitions)
         }
         topic_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
-        content = nodes.encode_topic(nodes.TopicNode(topic_id, partitions))
-        peek = self._cluster.store.store.peek
-        if not self._cluster.store.available or peek(nodes.TOPICS) is None or peek(nodes.topic(plan.name)) is not None:
-            return False
-        config = Create(nodes.topic_config(plan.name), nodes.encode_topic_config(plan.config))
-        if peek(config.path) is not None:
-            return False
-        self._cluster.topic_created(plan.name, topic_id, plan.config, len(partitions))
-        return self._write(config, Create(nodes.topic(plan.name), content))
+        return self.place_topic(plan.name, topic_id, partitions, plan.config)
+
+    def place_topic(
+        self, name: str, topic_id: str, partitions: Mapping[int, Sequence[int]], config: TopicConfig
+    ) -> bool:
+        """Create a topic with these replicas by partition number."""
+        brokers = assignable(self.live_brokers())
+
+        def steps() -> Steps[None]:
+            operations = create_topic_operations(name, topic_id, partitions, config, brokers)
+            return admin_requests.create_topic(name, operations)
+
+        done = self._request(steps)
+        if done:  # before any broker can read it
+            self._cluster.topic_created(name, topic_id, config, len(partitions))
+        return done
 
     def delete_topic(self, name: str) -> bool:
-        if self._cluster.store.store.peek(nodes.topic(name)) is None:
-            return False
-        done = self._write(Create(f"{nodes.DELETED_TOPICS}/{name}"))
-        if done:  # before any broker can read it
+        done = self._request(lambda: admin_requests.delete_topic(name))
+        if done:
+            self._cluster.requests.deletion_accepted(name)
             self._cluster.topic_deleted(name)
         return done
 
     def configure(self, name: str, config: TopicConfig) -> bool:
         """New settings for a topic."""
-        if self._cluster.store.store.peek(nodes.topic(name)) is None:
-            return False
         done = self._write(*set_config_operations(name, config))
         if done:
             self._cluster.topic_configured(name, config)
@@ -112,23 +117,36 @@ class Administrator:
             if self._write(SetData(nodes.broker_config(broker_id), nodes.encode_broker_config(dict(configs)))):
                 unreadable.repaired(broker_id)
 
+    def live_brokers(self) -> dict[int, BrokerRegistration]:
+        """The registered brokers by id."""
+        peek = self._cluster.store.store.peek
+        found = {broker_id: peek(nodes.broker(broker_id)) for broker_id in self._cluster.machines}
+        return {
+            broker_id: nodes.decode_broker(nodes.broker(broker_id), node, 0)
+            for broker_id, node in found.items()
+            if node is not None
+        }
+
     def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Its assigned replicas, the target during a reassignment."""
         topic = self._topic(partition.topic)
         found = None if topic is None else topic.partitions.get(partition.partition)
         return () if found is None else found.target
 
-    def reassign(self, partition: TopicPartition, target: Sequence[int]) -> bool:
-        return self._reassign(partition, nodes.encode_replicas(target))
-
-    def cancel_reassignment(self, partition: TopicPartition) -> bool:
-        return self._reassign(partition, nodes.encode_replicas(()))
+    def reassign(self, partition: TopicPartition, target: Sequence[int] | None) -> bool:
+        """None as the target cancels a reassignment."""
+        done = self._request(lambda: admin_requests.reassign(partition, target, self.live_brokers()))
+        if done:
+            self._cluster.requests.reassignment_accepted(partition, target)
+        return done
 
     def elect_preferred(self) -> bool:
-        return self._write(*election_operations(ElectionType.PREFERRED))
+        """Accepted later, while an earlier election is pending."""
+        return self._request(lambda: admin_requests.elect_leaders(ElectionType.PREFERRED))
 
     def elect_unclean(self, partitions: Sequence[TopicPartition]) -> bool:
-        return self._write(*election_operations(ElectionType.UNCLEAN, partitions))
+        """As elect_preferred."""
+        return self._request(lambda: admin_requests.elect_leaders(ElectionType.UNCLEAN, partitions))
 
     def _drawn_topic(self, names: Sequence[str], draw: float) -> tuple[str, nodes.TopicNode | None]:
         name = names[int(draw * len(names))] if names else ""
@@ -139,34 +157,36 @@ class Administrator:
         name, topic = self._drawn_topic(names, topic_draw)
         if topic is None or not topic.partitions:
             return False
-        brokers = list(self._cluster.machines)
-        start = int(broker_draw * len(brokers))
-        count = min(len(topic.partitions[min(topic.partitions)].target), len(brokers))
-        replicas = [brokers[(start + index) % len(brokers)] for index in range(count)]
+        machines = list(self._cluster.machines)
+        start = int(broker_draw * len(machines))
+        count = min(len(topic.partitions[min(topic.partitions)].target), len(machines))
+        replicas = tuple(machines[(start + index) % len(machines)] for index in range(count))
         number = max(topic.partitions) + 1
-        try:
-            added = added_partitions(name, topic, number + 1, [replicas], {})
-        except InvalidPartitionsError:
-            return False
-        partition = TopicPartition(name, number)
-        done = self._under(nodes.ADDED, partition, nodes.encode_replicas(added[number]))
+        brokers = assignable(self.live_brokers())
+
+        def steps() -> Steps[None]:
+            added = added_partitions(name, topic, number + 1, [replicas], brokers)
+            return admin_requests.add_partitions(name, topic, added, brokers)
+
+        done = self._request(steps)
         if done:
+            partition = TopicPartition(name, number)
+            self._cluster.requests.addition_accepted(partition, replicas)
             self._cluster.partition_added(partition)
         return done
 
     def remove_partition(self, names: Sequence[str], topic_draw: float) -> bool:
-        """Remove the last partition of one of the topics, not if it is refused; the controller refuses it for the only
-        one."""
-        name, topic = self._drawn_topic(names, topic_draw)
+        """Remove the last partition of a topic that has several, or is an internal one; not if it is refused."""
+        topics = self._cluster.topics()
+        several = [name for name in names if name in topics and len(topics[name].partitions) > 1]
+        name, topic = self._drawn_topic(several or names, topic_draw)
         if topic is None or not topic.partitions:
             return False
-        try:
-            check_keeps_partitions(name)
-        except InvalidPartitionsError:
-            return False
-        partition = TopicPartition(name, max(topic.partitions))
-        done = self._under(nodes.REMOVED, partition, b"")
+        last = max(topic.partitions)
+        done = self._request(lambda: admin_requests.remove_partitions(name, last))
         if done:
+            partition = TopicPartition(name, last)
+            self._cluster.requests.removal_accepted(partition)
             self._cluster.partition_removed(partition)
         return done
 
@@ -185,6 +205,8 @@ class Administrator:
             return False
         name = names[int(draws[1] * len(names))]
         done = self.delete_topic(name)
+        if cluster.plan.misused:  # it may be gone by then
+            cluster.scheduler.after(duration_ms * MS // 8, self.delete_topic, name)
         if draws[2] < 0.8 or not name.startswith("x"):
             plan = cluster.topic_plan(name)
             cluster.scheduler.after(duration_ms * MS // 4, self._create_when_gone, plan)
@@ -210,24 +232,9 @@ class Administrator:
         return self.create_topic(plan, list(self._cluster.machines))
 
     def _create_when_gone(self, plan: TopicPlan) -> None:
-        if self._cluster.store.store.peek(nodes.topic(plan.name)) is not None:
+        exists = self._cluster.store.store.peek(nodes.topic(plan.name)) is not None
+        if exists or not self.create_topic(plan, list(self._cluster.machines)):
             self._cluster.scheduler.after(100 * MS, self._create_when_gone, plan)
-        else:
-            self.create_topic(plan, list(self._cluster.machines))
-
-    def _reassign(self, partition: TopicPartition, data: bytes) -> bool:
-        return self._under(nodes.REASSIGNED, partition, data)
-
-    def _under(self, root: str, partition: TopicPartition, data: bytes) -> bool:
-        """Write a request for a partition under `root`, in place of a pending one."""
-        peek = self._cluster.store.store.peek
-        path = nodes.partition(partition, root)
-        parent = path.rpartition("/")[0]
-        operations: list[StoreOperation] = []
-        if peek(parent) is None:
-            operations.append(Create(parent))
-        operations.append(Create(path, data) if peek(path) is None else SetData(path, data))
-        return self._write(*operations)
 
     def _topic(self, name: str) -> nodes.TopicNode | None:
         path = nodes.topic(name)
@@ -235,11 +242,54 @@ class Administrator:
         return None if node is None else nodes.decode_topic(path, node)
 
     def _write(self, *operations: StoreOperation) -> bool:
-        if not self._cluster.store.available:
-            return False
         try:
-            self._session.multi(operations)
+            self._multi(operations)
         except CoordinationError:
             return False
-        self._cluster.store.changed()
         return True
+
+    def _request(self, make: Callable[[], Steps[Any]]) -> bool:
+        """Carry out the steps of a request; after a pause in the background. Returns whether it was accepted before."""
+        try:
+            return self._carry_out(make())
+        except (admin_requests.RefusedError, UsageError, CoordinationError):
+            return False
+
+    def _carry_out(self, steps: Steps[Any]) -> bool:
+        answer: Any = None
+        error: CoordinationError | None = None
+        while True:
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                return True
+            answer = error = None
+            try:
+                match effect:
+                    case GetNodes(paths):
+                        answer = self._available_session().get_many(paths)
+                    case GetChildren(path):
+                        answer = self._children(path)
+                    case Multi(operations):
+                        answer = self._multi(operations)
+                    case Pause(ms):
+                        self._cluster.scheduler.after(ms * MS, self._request, lambda: steps)
+                        return False
+                    case _:
+                        raise InvariantError(f"{effect} neither reads nor writes the store")
+            except CoordinationError as failed:
+                error = failed
+
+    def _children(self, path: str) -> list[str] | None:
+        session = self._available_session()
+        return None if session.exists(path) is None else session.children(path)
+
+    def _multi(self, operations: Sequence[StoreOperation]) -> list[Any]:
+        results = self._available_session().multi(operations)
+        self._cluster.store.changed()
+        return results
+
+    def _available_session(self) -> MemorySession:
+        if not self._cluster.store.available:
+            raise ConnectionLossError("the store does not respond")
+        return self._session

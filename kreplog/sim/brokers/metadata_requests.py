@@ -15,7 +15,7 @@ from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Unti
 from kreplog.core.controller import store_reader
 from kreplog.core.messages import LeaderAndIsrRequest
 from kreplog.core.replication.metadata import leader_for_clients
-from kreplog.errors import CoordinationError
+from kreplog.errors import KreplogError
 from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.checks.metadata_checker import Clock, MetadataChecker
 from kreplog.sim.machines.scheduler import MS
@@ -132,7 +132,7 @@ class VirtualMetadataRequests:
             self._checker.reads()
             carry_out(self._process, store_reader.metadata(), self._stored_read)
 
-    def _stored_read(self, stored: Any, error: CoordinationError | None) -> None:
+    def _stored_read(self, stored: Any, error: KreplogError | None) -> None:
         if error is None:
             self._checker.has_read()
             brokers, states = stored

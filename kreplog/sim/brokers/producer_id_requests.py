@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
 from kreplog.core.transaction_messages import NO_PRODUCER_ID, EndTxnRequest, InitProducerIdRequest
-from kreplog.errors import CoordinationError
+from kreplog.errors import KreplogError
 from kreplog.sim.brokers.request_steps import carry_out
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class VirtualProducerIds:
         """Allocate an id for the first that waits: the steps of one request at a time."""
         carry_out(self._process, self._ids.next(), self._end)
 
-    def _end(self, producer_id: int, error: CoordinationError | None) -> None:
+    def _end(self, producer_id: int, error: KreplogError | None) -> None:
         if error is None:
             self._process.cluster.given_producer_ids.given(self._process.id, producer_id)
         else:

@@ -3,29 +3,32 @@ virtual time, as server.runtime.store_steps carries them out in a broker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.effects import GetChildren, GetNodes, Multi, StateChange, Steps
-from kreplog.errors import CoordinationError, InvariantError
+from kreplog.errors import CoordinationError, InvariantError, KreplogError
 from kreplog.sim.machines.scheduler import MS
-from kreplog.sim.machines.store import Outcome
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
+
+Ended = Callable[[Any, KreplogError | None], None]
+"""Takes the result of a request, or its error."""
 
 PAUSED_MS = 200
 """Delay before a paused process takes the next step."""
 
 
-def carry_out(process: BrokerProcess, steps: Steps[Any], ended: Outcome) -> None:
+def carry_out(process: BrokerProcess, steps: Steps[Any], ended: Ended) -> None:
     """Carry out the steps of one request, which need no watch. ended: called with their result, or the error that they
     raise; not if the process stops before."""
     _step(process, steps, ended, None, None)
 
 
 def _step(
-    process: BrokerProcess, steps: Steps[Any], ended: Outcome, answer: Any, error: CoordinationError | None
+    process: BrokerProcess, steps: Steps[Any], ended: Ended, answer: Any, error: CoordinationError | None
 ) -> None:
     resume = partial(_step, process, steps, ended)
     if not process.alive:
@@ -38,7 +41,7 @@ def _step(
     except StopIteration as end:
         ended(end.value, None)
         return
-    except CoordinationError as failed:
+    except KreplogError as failed:
         ended(None, failed)
         return
     match effect:

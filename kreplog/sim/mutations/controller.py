@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kreplog.core import elr, nodes
 from kreplog.core.controller import (
+    admin_operations,
+    admin_requests,
     automatic_creation,
     controller,
     fencing,
     leader_and_isr_writer,
     leader_selectors,
     new_partitions,
+    reassignment,
 )
 from kreplog.core.controller.automatic_creation import AutomaticCreation
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
@@ -20,14 +23,14 @@ from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.leader_elections import ELECTIONS, LeaderElections
 from kreplog.core.controller.transitions import ReplicaStatus
-from kreplog.core.effects import Steps
+from kreplog.core.effects import Multi, Steps
 from kreplog.core.replication import isr
 from kreplog.core.replication.control_fencing import ControlFencing
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, NodeExistsError
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import ElectionType, LeaderAndIsr, StoreOperation, TopicPartition
 
@@ -202,3 +205,30 @@ def _creation_repeated_at_once() -> list[Patch]:
 def _failed_creation_given_up() -> list[Patch]:
     """After one attempt to create a topic there is no other, although that has failed."""
     return [(automatic_creation, "RETRY_MS", 2**62)]
+
+
+@MUTATIONS.add("other-request-counts-as-written")
+def _other_request_counts() -> list[Patch]:
+    """A broker accepts a request for a partition, which it has not written since there is one for another partition of
+    the topic."""
+
+    def in_directory(operations: Callable[[bool], tuple[StoreOperation, ...]]) -> Steps[None]:
+        try:
+            yield Multi(operations(True))
+        except NodeExistsError:
+            return
+
+    return [(admin_requests, "_in_directory", in_directory)]
+
+
+@MUTATIONS.add("missing-topics-deleted")
+def _missing_topics_deleted() -> list[Patch]:
+    """A broker accepts the deletion of a topic that does not exist: one that is created then is deleted."""
+    right = admin_operations.delete_topic_operations
+    return [(admin_requests, "delete_topic_operations", lambda name: right(name)[1:])]
+
+
+@MUTATIONS.add("cancellation-keeps-new-replicas")
+def _cancellation_keeps_new_replicas() -> list[Patch]:
+    """A cancelled reassignment leaves the partition to the replicas that were joining, which lack records."""
+    return [(reassignment, "without_joining", lambda assignment: assignment.target)]

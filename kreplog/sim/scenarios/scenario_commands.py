@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from kreplog.config import TopicConfig
-from kreplog.core import nodes
 from kreplog.core.controller import rebalance
-from kreplog.core.controller.assignment import assign
+from kreplog.core.controller.new_partitions import assignable, topic_replicas
 from kreplog.sim.brokers.broker import BrokerProcess, Machine
 from kreplog.sim.descriptions import describe
 from kreplog.sim.scenarios.scenario_arguments import (
@@ -23,7 +22,7 @@ from kreplog.sim.scenarios.scenario_arguments import (
     settings,
 )
 from kreplog.sim.scenarios.scenario_cluster import STEP_MS, Direction, ScenarioCluster
-from kreplog.types import Create, TopicPartition
+from kreplog.types import TopicPartition
 
 LIMIT_MS = 30_000
 """Time limit of commands that wait, in virtual time."""
@@ -34,7 +33,6 @@ class Commands:
 
     def __init__(self, cluster: ScenarioCluster) -> None:
         self.cluster = cluster
-        self._admin = cluster.store.store.connect(2**31 - 1)
         self._topics = 0
 
     # Setup
@@ -74,17 +72,11 @@ class Commands:
         if plain[1] == "replicas":
             placed = {number: brokers(word) for number, word in enumerate(plain[2:])}
         else:
-            placed = assign(dict.fromkeys(sorted(self.cluster.machines)), int(plain[2]), int(plain[4]))
+            live = assignable(self.cluster.admin.live_brokers())
+            placed = topic_replicas({}, int(plain[2]), int(plain[4]), live)
         self._topics += 1
         topic_id = urlsafe_b64encode(self._topics.to_bytes(16, "big")).decode().rstrip("=")
-        content = nodes.TopicNode(topic_id, {number: nodes.Assignment(replicas) for number, replicas in placed.items()})
-        self._admin.multi(
-            (
-                Create(nodes.topic_config(plain[0]), nodes.encode_topic_config(config)),
-                Create(nodes.topic(plain[0]), nodes.encode_topic(content)),
-            )
-        )
-        self.cluster.store.changed()
+        self._require(self.cluster.admin.place_topic(plain[0], topic_id, placed, config))
         self.cluster.run_ms(50)
 
     # Time
@@ -229,7 +221,7 @@ class Commands:
         self._require(self.cluster.admin.reassign(TopicPartition.parse(words[0]), brokers(words[1])))
 
     def do_cancel(self, words: Sequence[str]) -> None:
-        self._require(self.cluster.admin.cancel_reassignment(TopicPartition.parse(words[0])))
+        self._require(self.cluster.admin.reassign(TopicPartition.parse(words[0]), None))
 
     def do_delete(self, words: Sequence[str]) -> None:
         self._require(self.cluster.admin.delete_topic(words[0]))
@@ -255,7 +247,7 @@ class Commands:
 
     def _require(self, accepted: bool) -> None:
         if not accepted:
-            raise ScenarioError("the store refuses the request")
+            raise ScenarioError("the request is refused")
 
     def do_add_brokers(self, words: Sequence[str]) -> None:
         """add-brokers 3 4 --plan: report the moves. add-brokers 3 4: start the brokers and request the moves."""

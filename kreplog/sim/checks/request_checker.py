@@ -1,0 +1,93 @@
+"""The checker of administrative requests: what is accepted is carried out, by whichever controller.
+
+request lost            a request is accepted, and is not in the store, or for a topic that does not exist
+request not carried out a controller deletes a request, and the topic is not as requested: a reassigned partition has
+                        exactly the replicas of the request, after a cancellation those from before; unless the topic
+                        or the partition is being deleted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kreplog.core import nodes
+from kreplog.core.nodes import Assignment
+from kreplog.types import Node, TopicPartition
+
+Replicas = tuple[int, ...] | None
+"""The replicas that a partition is to have; None: it is not to exist."""
+
+
+class RequestChecker:
+    """Judges requests that were accepted. peek: reads a node of the store. violate: called with the kind of a violation
+    and its text."""
+
+    def __init__(self, peek: Callable[[str], Node | None], violate: Callable[[str, str], None]) -> None:
+        self._peek = peek
+        self._violate = violate
+        self._pending: dict[str, tuple[TopicPartition, Replicas]] = {}
+        self._deleting: set[str] = set()
+
+    def reassignment_accepted(self, partition: TopicPartition, target: Sequence[int] | None) -> None:
+        """None as the target: a cancellation."""
+        found = self._assignment(partition)
+        if target is None and found is not None:
+            before = tuple(replica for replica in found.replicas if replica not in found.adding)
+            self._accepted(nodes.REASSIGNED, partition, (), before)
+        elif target is not None:
+            self._accepted(nodes.REASSIGNED, partition, tuple(target), tuple(target))
+
+    def addition_accepted(self, partition: TopicPartition, replicas: Sequence[int]) -> None:
+        self._accepted(nodes.ADDED, partition, tuple(replicas), tuple(replicas))
+
+    def removal_accepted(self, partition: TopicPartition) -> None:
+        self._accepted(nodes.REMOVED, partition, None, None)
+
+    def deletion_accepted(self, topic: str) -> None:
+        if self._peek(nodes.topic(topic)) is None:
+            self._violate("request lost", f"the deletion of topic {topic} is accepted, which does not exist")
+        elif self._peek(f"{nodes.DELETED_TOPICS}/{topic}") is None:
+            self._violate("request lost", f"the deletion of topic {topic} is accepted, but not in the store")
+        else:
+            self._deleting.add(topic)
+
+    def store_changed(self) -> None:
+        """To be called after each change of the store."""
+        for topic in sorted(self._deleting):
+            if self._peek(f"{nodes.DELETED_TOPICS}/{topic}") is None:
+                self._deleting.remove(topic)
+                if self._peek(nodes.topic(topic)) is not None:
+                    self._violate("request not carried out", f"topic {topic} still exists after its deletion")
+        for path, (partition, wanted) in list(self._pending.items()):
+            if self._peek(path) is None:
+                del self._pending[path]
+                self._judge(path, partition, wanted)
+
+    def _accepted(self, root: str, partition: TopicPartition, content: Replicas, wanted: Replicas) -> None:
+        path = nodes.partition(partition, root)
+        node = self._peek(path)
+        if node is None or (content is not None and nodes.decode_replicas(path, node) != content):
+            stored = "it is not in the store" if node is None else f"the store has {node.data!r}"
+            self._violate("request lost", f"{path} is accepted with {content}, but {stored}")
+        else:
+            self._pending[path] = partition, wanted
+
+    def _judge(self, path: str, partition: TopicPartition, wanted: Replicas) -> None:
+        found = self._assignment(partition)
+        if found == (None if wanted is None else Assignment(wanted)) or self._is_deleted(path, partition):
+            return
+        self._violate("request not carried out", f"{path} is gone, {partition} was to have {wanted}, and has {found}")
+
+    def _is_deleted(self, path: str, partition: TopicPartition) -> bool:
+        """Whether the topic, or a partition that was to be reassigned, is deleted or being deleted."""
+        if self._peek(nodes.topic(partition.topic)) is None:
+            return True
+        if self._peek(f"{nodes.DELETED_TOPICS}/{partition.topic}") is not None:
+            return True
+        removed = self._assignment(partition) is None or self._peek(nodes.partition(partition, nodes.REMOVED))
+        return bool(removed) and path == nodes.partition(partition, nodes.REASSIGNED)
+
+    def _assignment(self, partition: TopicPartition) -> Assignment | None:
+        path = nodes.topic(partition.topic)
+        node = self._peek(path)
+        return None if node is None else nodes.decode_topic(path, node).partitions.get(partition.partition)

@@ -1,0 +1,271 @@
+"""Administrative requests: what they write, which are written again, and the error codes of those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.coord.memory import MemoryStore
+from kreplog.core import nodes
+from kreplog.core.controller import admin_requests
+from kreplog.core.controller.admin_operations import create_topic_operations
+from kreplog.core.controller.admin_requests import (
+    ATTEMPTS,
+    ELECTION_RETRY_MS,
+    RefusedError,
+    admin_error,
+    directory_in_retry,
+)
+from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
+from kreplog.errors import (
+    BadVersionError,
+    ConnectionLossError,
+    CoordinationError,
+    ErrorCode,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    KreplogError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kreplog.types import ElectionType, TopicPartition
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+REASSIGNED = f"{nodes.REASSIGNED}/t"
+BROKERS = (1, 2, 3)
+
+
+class World:
+    """A store with the topic t of three partitions. paused_ms: by the steps of requests. writes: how many there
+    were."""
+
+    def __init__(self) -> None:
+        self.session = MemoryStore().connect(1000)
+        for path in nodes.PERSISTENT:
+            self.session.create(path)
+        self.paused_ms: list[int] = []
+        self.writes = 0
+        self.create("t")
+
+    def create(self, name: str) -> None:
+        operations = create_topic_operations(name, "id", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, TopicConfig(), BROKERS)
+        self.carry_out(admin_requests.create_topic(name, operations))
+
+    def carry_out(self, steps: Steps[Any], before: Mapping[int, Callable[[], object]] | None = None) -> Any:
+        """The result of the steps. before: what others do before a write is carried out, by its number from 1 on."""
+        self.writes = 0
+        answer: Any = None
+        error: CoordinationError | None = None
+        try:
+            while True:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+                answer = error = None
+                match effect:
+                    case GetNodes(paths):
+                        answer = self.session.get_many(paths)
+                    case GetChildren(path):
+                        answer = None if self.session.exists(path) is None else self.session.children(path)
+                    case Multi(operations):
+                        self.writes += 1
+                        (before or {}).get(self.writes, lambda: None)()
+                        try:
+                            answer = self.session.multi(operations)
+                        except CoordinationError as failed:
+                            error = failed
+                    case Pause(ms):
+                        self.paused_ms.append(ms)
+        except StopIteration as end:
+            return end.value
+
+    def reassign(
+        self,
+        partition: TopicPartition,
+        target: tuple[int, ...] | None,
+        before: Mapping[int, Callable[[], object]] | None = None,
+    ) -> None:
+        self.carry_out(admin_requests.reassign(partition, target, BROKERS), before)
+
+    def requested(self, partition: TopicPartition) -> tuple[int, ...]:
+        path = nodes.partition(partition, nodes.REASSIGNED)
+        return nodes.decode_replicas(path, self.session.get(path))
+
+    def complete(self, partition: TopicPartition) -> None:
+        """As the controller does, which deletes an empty directory too."""
+        self.session.delete(nodes.partition(partition, nodes.REASSIGNED))
+        if not self.session.children(REASSIGNED):
+            self.session.delete(REASSIGNED)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def refused(code: ErrorCode) -> Any:
+    return pytest.raises(RefusedError, check=lambda error: error.code == code)
+
+
+# Topics
+
+
+def test_a_topic_is_created_once(world: World) -> None:
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+        world.create("t")
+
+
+def test_a_deletion_is_requested_once_and_only_of_a_topic_that_exists(world: World) -> None:
+    for _ in range(2):
+        world.carry_out(admin_requests.delete_topic("t"))
+    assert world.session.children(nodes.DELETED_TOPICS) == ["t"]
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        world.carry_out(admin_requests.delete_topic("u"))
+    assert world.session.children(nodes.DELETED_TOPICS) == ["t"]
+
+
+# Requests in a directory of their topic
+
+
+def test_requests_for_partitions_of_a_topic_share_a_directory(world: World) -> None:
+    world.reassign(T0, (1, 3))
+    assert world.writes == 1
+    world.reassign(T1, (3, 2))
+    assert world.writes == 2
+    assert (world.requested(T0), world.requested(T1)) == ((1, 3), (3, 2))
+
+
+def test_the_controller_deletes_the_directory_before_the_request_is_written_again(world: World) -> None:
+    world.reassign(T0, (1, 3))
+    world.reassign(T1, (3, 2), {2: lambda: world.complete(T0)})
+    assert world.writes == 3
+    assert (world.session.children(REASSIGNED), world.requested(T1)) == (["1"], (3, 2))
+
+
+def test_a_request_that_always_meets_another_directory_is_refused(world: World) -> None:
+    def other() -> None:
+        world.session.create(REASSIGNED)
+
+    def gone() -> None:
+        world.session.delete(REASSIGNED)
+
+    with refused(ErrorCode.REASSIGNMENT_IN_PROGRESS):
+        world.reassign(T0, (1, 3), {number: other if number % 2 else gone for number in range(1, ATTEMPTS + 1)})
+    assert world.writes == ATTEMPTS
+
+
+def test_a_reassignment_replaces_a_pending_one(world: World) -> None:
+    world.reassign(T0, (1, 3))
+    world.reassign(T0, (2, 3))
+    assert (world.writes, world.requested(T0)) == (1, (2, 3))
+
+
+def test_a_reassignment_that_is_to_replace_one_which_ends_is_a_new_one(world: World) -> None:
+    world.reassign(T0, (1, 3))
+    world.reassign(T0, (2, 3), {1: lambda: world.complete(T0)})
+    assert world.requested(T0) == (2, 3)
+
+
+def test_of_two_reassignments_of_a_partition_at_once_one_is_refused(world: World) -> None:
+    other = admin_requests.reassign(T0, (1, 3), BROKERS)
+    with refused(ErrorCode.REASSIGNMENT_IN_PROGRESS):
+        world.reassign(T0, (2, 3), {1: lambda: world.carry_out(other)})
+    assert world.requested(T0) == (1, 3)
+
+
+def test_a_cancellation_needs_a_reassignment(world: World) -> None:
+    with refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
+        world.reassign(T0, None)
+    world.reassign(T0, (1, 3))
+    world.reassign(T0, None)
+    assert world.requested(T0) == ()
+    for unknown in (TopicPartition("t", 3), TopicPartition("u", 0)):
+        with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            world.reassign(unknown, None)
+
+
+def test_partitions_are_added_once(world: World) -> None:
+    def added() -> None:
+        current = world.carry_out(admin_requests.stored_topic("t"))
+        world.carry_out(admin_requests.add_partitions("t", current, {3: (1, 2)}, BROKERS))
+
+    added()
+    with refused(ErrorCode.REASSIGNMENT_IN_PROGRESS):
+        added()
+    assert world.session.children(f"{nodes.ADDED}/t") == ["3"]
+
+
+def test_impossible_partitions_are_refused_before_any_step(world: World) -> None:
+    current = world.carry_out(admin_requests.stored_topic("t"))
+    with pytest.raises(InvalidPartitionsError):
+        admin_requests.add_partitions("t", current, {2: (1, 2)}, BROKERS)
+
+
+def test_the_last_partitions_are_removed_once(world: World) -> None:
+    assert world.carry_out(admin_requests.remove_partitions("t", 2)) == [2]
+    assert world.carry_out(admin_requests.remove_partitions("t", 1)) == [1, 2]
+    assert world.carry_out(admin_requests.remove_partitions("t", 1)) == [1, 2]
+    assert world.writes == 0
+    assert world.carry_out(admin_requests.pending_removals("t")) == [1, 2]
+
+
+def test_a_removal_that_another_has_requested_meanwhile_is_not_refused(world: World) -> None:
+    other = admin_requests.remove_partitions("t", 2)
+    assert world.carry_out(admin_requests.remove_partitions("t", 1), {1: lambda: world.carry_out(other)}) == [1, 2]
+    assert world.carry_out(admin_requests.pending_removals("t")) == [1, 2]
+
+
+def test_a_topic_keeps_a_partition_and_an_internal_one_all(world: World) -> None:
+    for name, keep in (("t", 0), ("t", 3), ("__consumer_offsets", 1)):
+        with pytest.raises(InvalidPartitionsError):
+            world.carry_out(admin_requests.remove_partitions(name, keep))
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        world.carry_out(admin_requests.remove_partitions("u", 1))
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_a_request_is_written_again_with_the_directory_as_it_is_now(index: int | None) -> None:
+    assert directory_in_retry(NodeExistsError("/admin/a exists", index=index)) is False
+    assert directory_in_retry(NoNodeError("/admin/a is gone", index=index)) is True
+
+
+@pytest.mark.parametrize("error", [NodeExistsError("/admin/a/0 exists", index=1), NoNodeError("/b is gone", index=2)])
+def test_a_request_that_meets_another_is_not_written_again(error: NodeExistsError | NoNodeError) -> None:
+    assert directory_in_retry(error) is None
+
+
+# Elections
+
+
+def test_an_election_waits_for_an_earlier_one(world: World) -> None:
+    world.carry_out(admin_requests.elect_leaders(ElectionType.PREFERRED))
+    done = {3: lambda: world.session.delete(nodes.PREFERRED_ELECTION)}
+    world.carry_out(admin_requests.elect_leaders(ElectionType.PREFERRED, [T1]), done)
+    assert world.paused_ms == [ELECTION_RETRY_MS] * 2
+    stored = world.session.get(nodes.PREFERRED_ELECTION)
+    assert nodes.decode_partitions(nodes.PREFERRED_ELECTION, stored) == (T1,)
+
+
+def test_but_not_for_long(world: World) -> None:
+    world.carry_out(admin_requests.elect_leaders(ElectionType.PREFERRED))
+    with pytest.raises(NodeExistsError):
+        world.carry_out(admin_requests.elect_leaders(ElectionType.PREFERRED))
+    assert world.paused_ms == [ELECTION_RETRY_MS] * (ATTEMPTS - 1)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConnectionLossError("no response"), ErrorCode.REQUEST_TIMED_OUT),
+        (BadVersionError("written in the meantime"), ErrorCode.REQUEST_TIMED_OUT),
+        (InvalidTopicError("a#b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (RefusedError(40, "no such setting"), 40),
+        (KreplogError("unexpected"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_clients_repeat_a_request_that_the_store_has_failed(error: KreplogError, code: int) -> None:
+    assert admin_error(error) == code

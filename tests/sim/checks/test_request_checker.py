@@ -1,0 +1,132 @@
+"""The checker of administrative requests finds those that are lost, and those that are not carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.coord.memory import MemoryStore
+from kreplog.core import nodes
+from kreplog.core.controller.admin_operations import create_topic_operations
+from kreplog.core.nodes import Assignment
+from kreplog.sim.checks.request_checker import RequestChecker
+from kreplog.types import Create, Delete, SetData, StoreOperation, TopicPartition
+
+T0 = TopicPartition("t", 0)
+MOVING = Assignment((1, 2, 3), (3,), (1,))
+REQUEST = nodes.partition(T0, nodes.REASSIGNED)
+
+
+class World:
+    """A store with a topic of two partitions, whose changes are judged. found: the kinds of the violations."""
+
+    def __init__(self) -> None:
+        self.session = MemoryStore().connect(1000)
+        self.found: list[str] = []
+        self.checker = RequestChecker(
+            lambda path: None if self.session.exists(path) is None else self.session.get(path),
+            lambda kind, _text: self.found.append(kind),
+        )
+        assignment = {0: (1, 2), 1: (2, 3)}
+        self.write(*map(Create, nodes.PERSISTENT))
+        self.write(*(Create(f"{root}/t") for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED)))
+        self.write(*create_topic_operations("t", "id", assignment, TopicConfig(), (1, 2, 3)))
+
+    def write(self, *operations: StoreOperation) -> None:
+        self.session.multi(operations)
+        self.checker.store_changed()
+
+    def topic(self, **partitions: Assignment | None) -> StoreOperation:
+        """Sets the topic's node. partitions: those that change, as p0; None for one that is removed."""
+        changed = {int(name[1:]): assigned for name, assigned in partitions.items()}
+        whole = {0: Assignment((1, 2)), 1: Assignment((2, 3)), **changed}
+        rest = {number: assigned for number, assigned in whole.items() if assigned is not None}
+        return SetData(nodes.topic("t"), nodes.encode_topic(nodes.TopicNode("id", rest)))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def reassign(world: World, target: tuple[int, ...] | None, stored: tuple[int, ...]) -> None:
+    exists = world.session.exists(REQUEST) is not None
+    data = nodes.encode_replicas(stored)
+    world.write(SetData(REQUEST, data) if exists else Create(REQUEST, data))
+    world.checker.reassignment_accepted(T0, target)
+
+
+@pytest.mark.parametrize(
+    ("ended", "violations"),
+    [
+        (Assignment((2, 3)), []),
+        (Assignment((1, 2)), ["request not carried out"]),
+        (MOVING, ["request not carried out"]),
+    ],
+)
+def test_a_reassigned_partition_has_the_requested_replicas(
+    world: World, ended: Assignment, violations: list[str]
+) -> None:
+    reassign(world, (2, 3), (2, 3))
+    world.write(world.topic(p0=MOVING))
+    assert world.found == []
+    world.write(world.topic(p0=ended), Delete(REQUEST))
+    assert world.found == violations
+
+
+@pytest.mark.parametrize(
+    ("ended", "violations"), [(Assignment((1, 2)), []), (Assignment((2, 3)), ["request not carried out"])]
+)
+def test_a_cancelled_reassignment_ends_with_the_replicas_from_before(
+    world: World, ended: Assignment, violations: list[str]
+) -> None:
+    reassign(world, (2, 3), (2, 3))
+    world.write(world.topic(p0=MOVING))
+    reassign(world, None, ())
+    world.write(world.topic(p0=ended), Delete(REQUEST))
+    assert world.found == violations
+
+
+@pytest.mark.parametrize("deletion", [f"{nodes.DELETED_TOPICS}/t", nodes.partition(T0, nodes.REMOVED)])
+def test_unless_it_is_being_deleted(world: World, deletion: str) -> None:
+    reassign(world, (2, 3), (2, 3))
+    world.write(Create(deletion))
+    world.write(Delete(REQUEST))
+    assert world.found == []
+
+
+def test_accepted_requests_are_in_the_store(world: World) -> None:
+    reassign(world, (2, 3), (1, 3))
+    accepted: tuple[Callable[[], None], ...] = (
+        lambda: world.checker.reassignment_accepted(TopicPartition("t", 1), (1, 3)),
+        lambda: world.checker.addition_accepted(TopicPartition("t", 2), (1, 2)),
+        lambda: world.checker.removal_accepted(TopicPartition("t", 1)),
+        lambda: world.checker.deletion_accepted("t"),
+        lambda: world.checker.deletion_accepted("u"),
+    )
+    for accept in accepted:
+        accept()
+    assert world.found == ["request lost"] * 6
+
+
+@pytest.mark.parametrize(("carried_out", "violations"), [(True, []), (False, ["request not carried out"] * 2)])
+def test_partitions_are_added_and_removed(world: World, carried_out: bool, violations: list[str]) -> None:
+    added, removed = TopicPartition("t", 2), TopicPartition("t", 1)
+    requests = nodes.partition(added, nodes.ADDED), nodes.partition(removed, nodes.REMOVED)
+    world.write(Create(requests[0], nodes.encode_replicas((1, 2))), Create(requests[1]))
+    world.checker.addition_accepted(added, (1, 2))
+    world.checker.removal_accepted(removed)
+    after = {"p1": None, "p2": Assignment((1, 2))} if carried_out else {}
+    world.write(world.topic(**after), *map(Delete, requests))
+    assert world.found == violations
+
+
+@pytest.mark.parametrize(("carried_out", "violations"), [(True, []), (False, ["request not carried out"])])
+def test_a_topic_is_deleted(world: World, carried_out: bool, violations: list[str]) -> None:
+    world.write(Create(f"{nodes.DELETED_TOPICS}/t"))
+    world.checker.deletion_accepted("t")
+    topic = (Delete(nodes.topic("t")),) if carried_out else ()
+    world.write(*topic, Delete(f"{nodes.DELETED_TOPICS}/t"))
+    assert world.found == violations
