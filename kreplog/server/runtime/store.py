@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +18,7 @@ from kreplog.coord.base import CoordinationStore, Session, Watch
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.core import nodes
+from kreplog.core.broker.store_submissions import StoreSubmissions, Submission
 from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError
 from kreplog.types import Node, StoreOperation, WatchEvent
 
@@ -30,25 +29,9 @@ RECONNECT_S = 0.3
 SESSION_WAIT_S = 10.0
 """How long a client's request waits for the next session; while the store is up it follows much sooner."""
 
-MAX_SHARED_OPERATIONS = 500
-"""Maximum of operations of the submitted multis that share a transaction."""
-
 T = TypeVar("T")
 OnWatch = Callable[[WatchEvent], None]
 Done = Callable[[Sequence[Any] | None, CoordinationError | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    """A multi, or a read of `paths`, for the session of the time of submission."""
-
-    session: Session | None
-    operations: tuple[StoreOperation, ...]
-    paths: tuple[str, ...]
-    done: Done
-
-    def carry_out(self, session: Session) -> Sequence[Any]:
-        return session.multi(self.operations) if self.operations else session.get_many(self.paths)
 
 
 def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
@@ -90,7 +73,7 @@ class StoreLink:
         self._lost = asyncio.Event()
         self._connected = asyncio.Event()
         self._closing = False
-        self._submitted: deque[_Submission] = deque()
+        self._submissions: StoreSubmissions[Session | None, Done] = StoreSubmissions()
         self._submitting: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._in_order = ThreadPoolExecutor(1, "kreplog-store-writes")
@@ -147,66 +130,26 @@ class StoreLink:
 
     def submit_multi(self, operations: Sequence[StoreOperation], done: Done) -> None:
         """As `multi`, in the order of submission; `done` is called with the results or the error.
-
-        Waiting submissions share a transaction, so that thousands of changes need few. If an operation of it is
-        refused, none is applied, and each submission is run on its own.
-        """
-        self._submit(_Submission(self._session, tuple(operations), (), done))
+        core.broker.store_submissions decides what shares a transaction."""
+        self._submit(Submission(self._session, tuple(operations), (), done))
 
     def submit_read(self, paths: Sequence[str], done: Done) -> None:
         """As `get_nodes`, in the order of submission."""
-        self._submit(_Submission(self._session, (), tuple(paths), done))
+        self._submit(Submission(self._session, (), tuple(paths), done))
 
-    def _submit(self, submission: _Submission) -> None:
-        self._submitted.append(submission)
-        if self._submitting is None:
+    def _submit(self, submission: Submission[Session | None, Done]) -> None:
+        if self._submissions.submit(submission):
             self._submitting = self._loop.create_task(self._run_submissions())
 
     async def _run_submissions(self) -> None:
-        while self._submitted:
-            batch = self._next_submissions()
-            if len(batch) == 1 or not await self._run_shared(batch):
-                for submission in batch:
-                    await self._run_single(submission)
-        self._submitting = None
-
-    def _next_submissions(self) -> list[_Submission]:
-        """The first submission, and those after it that can share its transaction."""
-        waiting = self._submitted
-        batch = [waiting.popleft()]
-        room = MAX_SHARED_OPERATIONS - len(batch[0].operations)
-        while waiting and batch[0].operations and waiting[0].operations and waiting[0].session is batch[0].session:
-            room -= len(waiting[0].operations)
-            if room < 0:
-                break
-            batch.append(waiting.popleft())
-        return batch
-
-    async def _run_shared(self, batch: Sequence[_Submission]) -> bool:
-        """Run submissions in one multi; False if an operation was refused, and nothing was applied."""
-        operations = [operation for submission in batch for operation in submission.operations]
-        try:
-            results = await self._run(self._in_order, lambda session: session.multi(operations), batch[0].session)
-        except CoordinationError as error:
-            if error.index is not None:
-                return False
-            for submission in batch:
-                submission.done(None, error)
-        else:
-            start = 0
-            for submission in batch:
-                end = start + len(submission.operations)
-                submission.done(results[start:end], None)
-                start = end
-        return True
-
-    async def _run_single(self, submission: _Submission) -> None:
-        try:
-            results = await self._run(self._in_order, submission.carry_out, submission.session)
-        except CoordinationError as error:
-            submission.done(None, error)
-        else:
-            submission.done(results, None)
+        while batch := self._submissions.next():
+            results, refused = None, None
+            try:
+                results = await self._run(self._in_order, partial(_carry_out, batch), batch[0].session)
+            except CoordinationError as error:
+                refused = error
+            for submission, own, failure in self._submissions.finished(results, refused):
+                submission.reply_to(own, failure)
 
     async def _run(self, pool: ThreadPoolExecutor, function: Callable[[Session], T], session: Session | None) -> T:
         if session is None:
@@ -299,6 +242,11 @@ class AnySession:
                         await self._link.until_connected()
                 except TimeoutError:
                     raise error from None
+
+
+def _carry_out(batch: Sequence[Submission[Session | None, Done]], session: Session) -> Sequence[Any]:
+    operations = [operation for submission in batch for operation in submission.operations]
+    return session.multi(operations) if operations else session.get_many(batch[0].paths)
 
 
 def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> list[Node | None]:

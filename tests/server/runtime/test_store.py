@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
+from kreplog.core.broker.store_submissions import MAX_SHARED_OPERATIONS
 from kreplog.core.effects import StateChange, Steps
 from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
 from kreplog.server.runtime import store
-from kreplog.server.runtime.store import MAX_SHARED_OPERATIONS, AnySession, StoreLink, make_store
+from kreplog.server.runtime.store import AnySession, StoreLink, make_store
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 from tests.server.loop import run
