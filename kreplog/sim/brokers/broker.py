@@ -38,6 +38,7 @@ from kreplog.sim.brokers.marker_requests import VirtualMarkerSender
 from kreplog.sim.brokers.metadata_requests import VirtualMetadataRequests
 from kreplog.sim.brokers.producer_id_requests import VirtualProducerIds
 from kreplog.sim.brokers.virtual_log_directory import VirtualLogDirectory
+from kreplog.sim.brokers.virtual_submissions import VirtualSubmissions
 from kreplog.sim.clients.producer_id_client import ProducerIdRequest
 from kreplog.sim.machines.broker_clock import BrokerClock
 from kreplog.sim.machines.disk import Disk
@@ -133,6 +134,7 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
+        self.submissions = VirtualSubmissions(self)
         self._make_cores(config)
         self._make_runners()
         self._make_senders()
@@ -275,6 +277,7 @@ class BrokerProcess:
         self.paused = False
         self.running = True
         self.link.resume()
+        self.submissions.resume()
         for runner in self.runners:
             if self.running:
                 runner.run()
@@ -523,10 +526,10 @@ class BrokerProcess:
     def _submit_multi(self, runner: CoreRunner, effect: effects.SubmitMulti) -> None:
         checkers, epoch = self.cluster.checkers, self.manager.broker_epoch
         written = partial(checkers.written, self.id, epoch, effect.operations) if runner is self.replicas else None
-        self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag), written)
+        self.submissions.multi(effect.operations, partial(self._store_replied, runner, effect.tag), written)
 
     def _submit_read(self, runner: CoreRunner, effect: effects.SubmitRead) -> None:
-        self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))
+        self.submissions.get_nodes(effect.paths, partial(self._store_replied, runner, effect.tag))
 
     def _store_replied(self, runner: CoreRunner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
         if self.alive:

@@ -107,7 +107,7 @@ class TracedBroker(BrokerProcess):
 
         for written in _written(effect.operations):
             self.report(f"sends the store {written}")
-        self.link.multi(effect.operations, answered)
+        self.submissions.multi(effect.operations, answered)
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
         if self.cluster.detects_failures:

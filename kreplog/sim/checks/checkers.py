@@ -41,7 +41,7 @@ The guarantees, and when they are checked:
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
-    of memory, of strays                                                      memory_checker.py, stray_checker.py
+    of memory, strays, submissions to the store          memory_checker.py, stray_checker.py, submission_checker.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
