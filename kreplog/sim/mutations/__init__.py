@@ -22,6 +22,7 @@ from kreplog.sim.mutations import (
     log_start_and_settings,
     producer_id_blocks,
     requests_of_clients,
+    shared_transactions,
     transaction_decisions,
     truncation,
 )
@@ -35,6 +36,7 @@ _MODULES = (
     controller,
     failure_detection,
     broker_cores,
+    shared_transactions,
     producer_id_blocks,
     requests_of_clients,
     group_coordination,
