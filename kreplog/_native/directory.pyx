@@ -141,7 +141,7 @@ def _lock(SegmentedLog log):
     # An owner has its logs in its own data directory; where a link leads is not.
     cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.managed else 0))
     parent = os.path.dirname(log.path)
-    if not _is_lock_taken(log.path, directory, fcntl.LOCK_EX):
+    if not _try_lock(log.path, directory, fcntl.LOCK_EX):
         _refuse(log, _holder(log.path))
     if log.in_topic:
         directory.unlock()  # whoever takes it from now on meets the topic's lock
@@ -180,11 +180,11 @@ cdef bint _is_free(str path) except -1:
         file = open_file(path, O_RDONLY)
     except FileNotFoundError:
         return True
-    return _is_lock_taken(path, file, fcntl.LOCK_SH)
+    return _try_lock(path, file, fcntl.LOCK_SH)
 
 
-cdef bint _is_lock_taken(str path, FileHandle file, int operation) except -1:
-    """False where another has the file locked. Raises StorageError, as on a file system without locks."""
+cdef bint _try_lock(str path, FileHandle file, int operation) except -1:
+    """Lock the file; False where another has it locked. Raises StorageError, as on a file system without locks."""
     try:
         fcntl.flock(file.fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -256,7 +256,7 @@ cdef class TopicLock:
                     self.file = open_file(self.path, O_RDWR | O_CREAT)
                 except FileNotFoundError:
                     raise storage_error("cannot open", self.path, ENOENT) from None
-            locked = _is_lock_taken(self.path, self.file, fcntl.LOCK_EX)
+            locked = _try_lock(self.path, self.file, fcntl.LOCK_EX)
             try:
                 if leads_to(self.path, self.file.fd):
                     return locked

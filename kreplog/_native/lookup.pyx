@@ -57,6 +57,7 @@ def steadily(LogView log, look, *arguments):
         log.refresh()
         if log.position.generation == generation:
             return found
+    log.check_files()
     raise StorageError(
         f"{log.name}: {log.path} keeps changing; nothing steady was seen in {RETRIES} looks",
         partition=log.name, path=log.path,

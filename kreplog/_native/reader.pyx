@@ -93,13 +93,15 @@ cdef class BatchReader:
                 segment.mapping.visit(self.at, min(segment.size, <int64_t> segment.mapping.size))
             if not self.moved():
                 return 0
+        self.log.check_files()
         raise CorruptBatchError(
             f"{self.log.name}: offset {self.expected} cannot be found, the log keeps changing under the reader",
             partition=self.log.name, offset=self.expected, path=self.log.path,
         )
 
     cdef int limit_to_committed(self) except -1:
-        """Of the log as it is now, which may have been truncated since the read began. Raises as `filter_of`."""
+        """Read up to what is committed, or stable, now: the log may have been truncated since the read began. Raises as
+        `filter_of`."""
         self.stop = min(self.stop, self.log.last_stable() if self.stable else self.log.position.high_watermark)
         if self.stable and self.expected < self.stop:
             self.aborted = filter_of(self.log, self.expected, self.stop)
@@ -362,7 +364,8 @@ cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop, 
 
 
 cdef BatchReader committed_reader(LogView log, object start, object stop, object isolation):
-    """Of what is committed now, or stable, from `start` to `stop`. Raises as `committed_range` and `filter_of`."""
+    """A reader of what is committed now, or stable, from `start` to `stop`. Raises as `committed_range` and
+    `filter_of`."""
     cdef BatchReader reader = reader_of(log, 0, 0)
     reader.committed = True
     reader.stable = reads_committed(isolation)
@@ -554,6 +557,7 @@ def fetch(LogView log, start, size, isolation):
         log.refresh()
         if generation == log.position.generation:
             return fetched
+    log.check_files()
     raise CorruptBatchError(
         f"{log.name}: offset {offset} cannot be fetched, the log keeps changing under the reader",
         partition=log.name, offset=offset, path=log.path,

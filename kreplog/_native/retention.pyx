@@ -67,6 +67,9 @@ def enforce_retention(SegmentedLog log, now_ms=None):
             check_descriptors(log)
         drop_segments(log, count)
         return count
+    except FileNotFoundError:
+        log.check_files()
+        raise
     finally:
         log.unlock()
 

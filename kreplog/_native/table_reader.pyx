@@ -23,7 +23,8 @@ cdef enum:
 
 @cython.final
 cdef class TableReader:
-    """Of committed transactions, up to the last stable offset. For one thread at a time."""
+    """Fills a key table from the records of committed transactions, up to the last stable offset. For one thread at a
+    time."""
 
     cdef KeyTable table
     cdef LogView log

@@ -42,6 +42,7 @@ cdef class LogView:
     cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept
     cdef int _check_range(self, int64_t offset) except -1
     cdef int64_t byte_size(self) except -1
+    cdef int check_files(self) except -1
 
 
 cdef uint32_t epochs_crc(object epochs) except? 0

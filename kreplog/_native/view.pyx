@@ -21,7 +21,7 @@ import time
 
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.files import names_in
-from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError
+from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError, StorageError
 from kreplog.types import EpochEndOffset
 
 cdef enum:
@@ -330,3 +330,21 @@ cdef class LogView:
         for segment in self._segments:
             total += segment.byte_size()
         return total
+
+    cdef int check_files(self) except -1:
+        """Raises StorageError for a segment that is listed here and whose file is gone, which only another program
+        removes."""
+        cdef list listed = self._segments
+        cdef Py_ssize_t i
+        cdef Segment segment
+        for i in range(len(listed)):
+            segment = listed[i]
+            if segment.replaced or os.path.exists(segment.path):
+                continue
+            end = self.segment_end(listed, i)
+            raise StorageError(
+                f"{self.name}: another program has deleted {segment.path}, with offsets {segment.base_offset} to "
+                f"{end - 1}: restore the file, or go on without it after delete_records_before({end})",
+                partition=self.name, offset=segment.base_offset, path=segment.path,
+            )
+        return 0
