@@ -37,7 +37,7 @@ from kreplog.cluster.files import (
     write_cluster,
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
-from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, UsageError
+from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
 from kreplog.server.runtime.partition_removal import pending_removals, request_removal
 from kreplog.server.runtime.store import make_store, registered_brokers
@@ -205,7 +205,11 @@ class LocalCluster:
                 for broker, process in started.items():
                     if process.poll() is not None:
                         raise self._ended(broker, process.returncode, before[broker], len(started) > 1)
-                controller, registered = registered_brokers(session)
+                try:
+                    controller, registered = registered_brokers(session)
+                except SessionExpiredError:  # this process had no processor for that long
+                    session = store.connect(SESSION_MS)
+                    controller, registered = None, set()
                 missing = [broker for broker in wanted if broker not in registered]
                 if not missing and controller is not None:
                     missing = runner.run(self._without_metadata(wanted, controller))

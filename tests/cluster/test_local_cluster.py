@@ -18,10 +18,12 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from typer.testing import CliRunner
 
+from kreplog.cluster import local_cluster
 from kreplog.cluster.expansion import extend
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.pid_file import PidFile, read_pid_file
 from kreplog.commands import clusters
+from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.network.internal import load_key
@@ -221,6 +223,22 @@ def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
         with pytest.raises(ClusterError, match=r"is still running after 0 s: its process is suspended; `kill -CONT"):
             cluster.stop([0], 0)
         process.kill()
+
+
+def test_a_start_goes_on_when_its_own_session_expires(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that has no processor for it for so long."""
+    read, sessions = local_cluster.registered_brokers, list[Session]()
+
+    def expired_first(session: Session) -> tuple[int | None, set[int]]:
+        if session not in sessions:
+            sessions.append(session)
+        if len(sessions) == 1:
+            session.close()
+        return read(session)
+
+    monkeypatch.setattr(local_cluster, "registered_brokers", expired_first)
+    cluster.start([0])
+    assert len(sessions) == 2
 
 
 def test_a_broker_that_exceeds_the_timeout_goes_on_starting(cluster: LocalCluster) -> None:
