@@ -285,11 +285,10 @@ def elect_unclean(
             for partition, found in partitions.items()
             if found.leader_id == NO_LEADER and (not numbers or partition.partition in numbers)
         }
-        result, elected = ElectionResult(), dict[TopicPartition, int]()
+        result, leaders = ElectionResult(), dict[TopicPartition, int]()
         if execute and leaderless:
             result = elect_leaders(admin, ElectionType.UNCLEAN, leaderless)
-            after = _partitions_of(admin, topic)
-            elected = {partition: after[partition].leader_id for partition in result.elected}
+            leaders = {partition: found.leader_id for partition, found in _partitions_of(admin, topic).items()}
     if as_json:
         print_json(
             {
@@ -298,7 +297,7 @@ def elect_unclean(
                         **_json(partition),
                         "isr": found.isr_nodes,
                         "live": _live(found),
-                        "leader": elected.get(partition, NO_LEADER),
+                        "leader": leaders.get(partition, NO_LEADER),
                         "error": result.failed.get(partition),
                     }
                     for partition, found in leaderless.items()
@@ -307,13 +306,17 @@ def elect_unclean(
         )
     else:
         for partition, found in leaderless.items():
-            if partition in elected:
-                outcome = f"leader {elected[partition]}"
+            if leaders.get(partition, NO_LEADER) != NO_LEADER:
+                outcome = f"leader {leaders[partition]}"
             else:
                 outcome = result.failed.get(partition) or (f"no leader, in sync {found.isr_nodes}, live {_live(found)}")
             print(f"{partition}: {outcome}")
         text = f"{counted(len(leaderless), 'partition')} without a leader"
-        print(f"{text}, {counted(len(elected), 'leader')} elected" if execute else f"{text}: --execute elects leaders")
+        print(
+            f"{text}, {counted(len(result.elected), 'leader')} elected"
+            if execute
+            else f"{text}: --execute elects leaders"
+        )
     if result.failed:
         raise typer.Exit(1)
 

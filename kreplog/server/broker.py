@@ -206,7 +206,11 @@ class Broker:
         self.manager = ReplicaManager(self.id, settings.replication, topic_ids, disk_lost, strays, self.memory)
         self.controller = Controller(self.id, settings.replication, topic_defaults=settings.topic)
         self.store = StoreLink(
-            make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
+            make_store(settings.coordination),
+            settings.session_timeout_ms,
+            self._session_started,
+            self._session_lost,
+            self._task_ended,
         )
         self.replicas = self._run_sync("replicas", self.manager, self._apply, self.store.check)
         self.logs = LogManager(self.hosted, self.replicas.put, self._pool, cleaner_settings_of(settings))

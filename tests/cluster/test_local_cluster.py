@@ -18,7 +18,6 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from typer.testing import CliRunner
 
-from kreplog.cluster import local_cluster
 from kreplog.cluster.expansion import extend
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.pid_file import PidFile, read_pid_file
@@ -27,6 +26,7 @@ from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.network.internal import load_key
+from kreplog.server.runtime.store import registered_brokers
 from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
 
@@ -227,16 +227,16 @@ def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
 
 def test_a_start_goes_on_when_its_own_session_expires(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that has no processor for it for so long."""
-    read, sessions = local_cluster.registered_brokers, list[Session]()
+    sessions: list[Session] = []
 
     def expired_first(session: Session) -> tuple[int | None, set[int]]:
         if session not in sessions:
             sessions.append(session)
         if len(sessions) == 1:
             session.close()
-        return read(session)
+        return registered_brokers(session)
 
-    monkeypatch.setattr(local_cluster, "registered_brokers", expired_first)
+    monkeypatch.setattr("kreplog.cluster.local_cluster.registered_brokers", expired_first)
     cluster.start([0])
     assert len(sessions) == 2
 

@@ -7,7 +7,7 @@ deletes requests that it has carried out: what is repeated then, and what is ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import (
@@ -28,7 +28,8 @@ ATTEMPTS = 5
 """Maximum of attempts to write a request: others, or the controller, may be first each time."""
 
 ELECTION_RETRY_MS = 50
-"""Delay before a leader election is requested again, while an earlier one is pending."""
+"""Delay before a leader election is requested again, while an earlier one is pending: the controller deletes that when
+it has carried it out."""
 
 
 class RefusedError(KreplogError):
@@ -149,7 +150,7 @@ def _cancel_reassignment(partition: TopicPartition) -> Steps[None]:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being reassigned") from error
 
 
-def elect_leaders(kind: ElectionType, partitions: Iterable[TopicPartition] = ()) -> Steps[None]:
+def elect_leaders(kind: ElectionType, partitions: Collection[TopicPartition] = ()) -> Steps[None]:
     """Request the election of leaders of these partitions; of preferred ones of all where none is named. Raises
     NodeExistsError (an earlier request remains pending), CoordinationError."""
     for attempt in range(ATTEMPTS):

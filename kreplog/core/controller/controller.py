@@ -225,8 +225,7 @@ class Controller:
         yield from term.deletion.resume()
         yield from term.reassignment.advance(list(context.reassignments))
         yield from term.topics.add(added)
-        for path in ELECTIONS:
-            yield from term.elections.on_request(path)
+        yield from term.elections.on_failover()
         yield from term.topics.delete_all_empty_directories()
         if self._config.auto_leader_rebalance_enable:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms

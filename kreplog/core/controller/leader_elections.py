@@ -76,6 +76,15 @@ class LeaderElections:
         self._context = machines.context
         self._topics = topics
 
+    def on_failover(self) -> Steps[None]:
+        """Carry out a preferred election that the last controller has left, and drop an unclean one: meanwhile replicas
+        in sync may be about to return, and the topic may be another."""
+        yield from self.on_request(nodes.PREFERRED_ELECTION)
+        dropped: Nodes = yield GetNodes((nodes.UNCLEAN_ELECTION,), watch=True)
+        if dropped[0] is not None:
+            yield StateChange("error", "an unclean election, requested before this controller was elected, is dropped")
+            yield from self._topics.delete_requests([nodes.UNCLEAN_ELECTION])
+
     def on_request(self, path: str) -> Steps[None]:
         """path: a node of ELECTIONS, which names partitions; a preferred election with none is of all."""
         found: Nodes = yield GetNodes((path,), watch=True)
@@ -83,7 +92,7 @@ class LeaderElections:
             return
         kind, policy = ELECTIONS[path]
         try:
-            requested = nodes.decode_partitions(path, found[0])
+            requested: Iterable[TopicPartition] = nodes.decode_partitions(path, found[0])
         except CoordinationError as error:
             yield StateChange("error", str(error))
         else:

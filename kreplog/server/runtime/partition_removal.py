@@ -8,17 +8,20 @@ from typing import Any, TypeVar
 from kreplog.coord.base import Session
 from kreplog.core.controller import admin_requests
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
-from kreplog.errors import CoordinationError, InvariantError, NoNodeError, UsageError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, NoNodeError, UsageError
 
 T = TypeVar("T")
 
 
 def request_removal(session: Session, topic: str, keep: int) -> list[int]:
     """Request that partitions `keep` and above be deleted with their records; returns their numbers. Raises UsageError
-    for a topic that does not exist, InvalidPartitionsError, also for an internal one, CoordinationError."""
+    for a topic that does not exist, InvalidPartitionsError, also for an internal one, RefusedError where others request
+    removals all the time, CoordinationError."""
     try:
         return _carry_out(admin_requests.remove_partitions(topic, keep), session)
     except admin_requests.RefusedError as refused:
+        if refused.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
         raise UsageError(str(refused)) from refused
 
 

@@ -19,7 +19,7 @@ from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.core import nodes
 from kreplog.core.broker.store_submissions import StoreSubmissions, Submission
-from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError
+from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError, UsageError
 from kreplog.types import Node, StoreOperation, WatchEvent
 
 _log = logging.getLogger("kreplog.server")
@@ -52,7 +52,8 @@ def make_store(coordination: str) -> CoordinationStore:
 
 class StoreLink:
     """A broker's connection to the coordination store. on_session: called with the id of every new session. on_lost:
-    called when one has ended; both on the event loop.
+    called when one has ended; both on the event loop. on_end: the done callback of the tasks that carry out what is
+    submitted; one that fails would carry out no more.
 
     All methods but `abandon` are for the event loop alone.
     """
@@ -63,11 +64,13 @@ class StoreLink:
         timeout_ms: int,
         on_session: Callable[[int], None],
         on_lost: Callable[[], None],
+        on_end: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._store = store
         self._timeout_ms = timeout_ms
         self._on_session = on_session
         self._on_lost = on_lost
+        self._on_end = on_end
         self._session: Session | None = None
         self._watches: dict[OnWatch, Watch] = {}
         self._lost = asyncio.Event()
@@ -139,7 +142,8 @@ class StoreLink:
 
     def _submit(self, submission: Submission[Session | None, Done]) -> None:
         if self._submissions.submit(submission):
-            self._submitting = self._loop.create_task(self._run_submissions())
+            self._submitting = self._loop.create_task(self._run_submissions(), name="kreplog-store-writes")
+            self._submitting.add_done_callback(self._on_end)
 
     async def _run_submissions(self) -> None:
         while batch := self._submissions.next():
@@ -148,6 +152,9 @@ class StoreLink:
                 results = await self._run(self._in_order, partial(_carry_out, batch), batch[0].session)
             except CoordinationError as error:
                 refused = error
+            except UsageError as error:  # of one operation: nothing was applied, as after a refusal by the store
+                _log.error("the coordination store cannot take %s: %s", _paths(batch), error)
+                refused = CoordinationError(str(error), index=0)
             for submission, own, failure in self._submissions.finished(results, refused):
                 submission.reply_to(own, failure)
 
@@ -242,6 +249,10 @@ class AnySession:
                         await self._link.until_connected()
                 except TimeoutError:
                     raise error from None
+
+
+def _paths(batch: Sequence[Submission[Session | None, Done]]) -> str:
+    return ", ".join(operation.path for submission in batch for operation in submission.operations)
 
 
 def _carry_out(batch: Sequence[Submission[Session | None, Done]], session: Session) -> Sequence[Any]:

@@ -128,7 +128,7 @@ class Checkers:
         self._modified: dict[str, int] = {}
         self._registrations: dict[int, int] = {}
         self._controller_epoch = 0
-        self._unclean_requested: tuple[TopicPartition, ...] = ()
+        self._unclean_requested: tuple[int, tuple[TopicPartition, ...]] = (0, ())
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
@@ -352,8 +352,8 @@ class Checkers:
     def store(self, dump: Mapping[str, Node]) -> None:
         """Called with all nodes whenever a node has changed."""
         modified = self._modified
-        requested = dump.get(nodes.UNCLEAN_ELECTION)
-        self._unclean_requested = () if requested is None else nodes.decode_partitions("", requested)
+        if nodes.UNCLEAN_ELECTION not in dump:
+            self._unclean_requested = (0, ())
         changed = [path for path, node in dump.items() if modified.get(path) != node.stat.modified]
         states = []
         for path in sorted(changed):  # deletions, settings, topics, and then their states
@@ -366,6 +366,9 @@ class Checkers:
                     self._delete(name, int(number))
                 case ["", "controller_epoch"]:
                     self._controller_epoch = int(node.data)
+                case ["", "admin", "unclean_leader_election"]:
+                    requested = nodes.decode_partitions(path, node)
+                    self._unclean_requested = int(dump[nodes.CONTROLLER_EPOCH].data), requested
                 case ["", "brokers", "epochs", broker]:
                     self._registrations[int(broker)] = node.stat.version
                 case ["", "brokers", "topics", name]:
@@ -385,6 +388,10 @@ class Checkers:
         for partition, path in states:
             model = self.model(partition, self._topic_ids.get(partition.topic, ""))
             self._state_changed(model, nodes.decode_leader_and_isr(path, dump[path]))
+
+    def _may_be_unclean(self, partition: TopicPartition) -> bool:
+        """Whether the controller of now is to elect any replica of it. A later one drops the request."""
+        return self._unclean_requested[0] == self._controller_epoch and partition in self._unclean_requested[1]
 
     def _configured(self, topic_id: str, config: TopicConfig) -> None:
         self._settings_changed(*self._configs.written(topic_id, config))
@@ -446,7 +453,7 @@ class Checkers:
                 self.violate("stale registration", text, model, leo)
 
     def _unclean(self, model: PartitionModel, leader: int, epoch: int) -> None:
-        if model.config.unclean_leader_election_enable or model.partition in self._unclean_requested:
+        if model.config.unclean_leader_election_enable or self._may_be_unclean(model.partition):
             self.excuse(model, f"unclean election of broker {leader} in leader epoch {epoch}")
         else:
             text = f"broker {leader} was elected in leader epoch {epoch} though it was neither in sync nor eligible"

@@ -46,7 +46,11 @@ def _is_own(
         return len(results) == len(operations) and all(map(_is_result, operations, results))
     if error is None or error.index is None or error.path is None:
         return error is not None
-    return error.index < len(operations) and error.path.startswith(operations[error.index].path)
+    if error.index >= len(operations):
+        return False
+    operation = operations[error.index]
+    sequential = isinstance(operation, Create) and operation.sequential
+    return error.path.startswith(operation.path) if sequential else error.path == operation.path
 
 
 def _is_result(operation: StoreOperation, result: object) -> bool:

@@ -100,6 +100,17 @@ def _unclean_election_requests_ignored() -> list[Patch]:
     return [(controller, "ELECTIONS", preferred)]
 
 
+@MUTATIONS.add("old-unclean-election-carried-out")
+def _old_unclean_election_carried_out() -> list[Patch]:
+    """A controller carries out an unclean election that was requested of an earlier one."""
+
+    def on_failover(self: LeaderElections) -> Steps[None]:
+        for path in ELECTIONS:
+            yield from self.on_request(path)
+
+    return [(LeaderElections, "on_failover", on_failover)]
+
+
 @MUTATIONS.add("elr-forgotten")
 def _elr_forgotten() -> list[Patch]:
     """No eligible leader replicas: the last member of the ISR is trusted after a power failure (KIP-966, F17)."""

@@ -183,6 +183,26 @@ def test_an_unclean_election_on_request_takes_a_replica_in_sync_first_and_none_t
     cluster.check()
 
 
+def test_an_unclean_election_requested_of_an_earlier_controller_is_dropped() -> None:
+    """Its replicas in sync may be about to return: whoever requested it has learned that nobody was elected."""
+    cluster = cluster_with(1, 2)
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[1].stop()
+    cluster.run()
+    cluster.controllers[0].die()
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [T0]))
+    cluster.brokers[2].start()
+    cluster.start_controller()
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (NO_LEADER, (1,)) and not cluster.exists(nodes.UNCLEAN_ELECTION)
+    assert any("an unclean election, requested before" in error for error in cluster.errors())
+    cluster.unclean_allowed = True
+    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [T0]))
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (2, (2,))
+
+
 @pytest.mark.parametrize("witness", ["a third broker", "the broker that dies last"])
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("first", [1, 2])

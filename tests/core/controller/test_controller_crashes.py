@@ -120,20 +120,6 @@ def preferred(cluster: Cluster) -> None:
     cluster.write(*admin_operations.election_operations(ElectionType.PREFERRED))
 
 
-def unclean(cluster: Cluster) -> None:
-    """Broker 2 alone returns, out of sync, and leads on request."""
-    cluster.unclean_allowed = True
-    cluster.create_topic("u", {0: (1, 2)})
-    cluster.run()
-    cluster.brokers[2].stop()
-    cluster.run()
-    cluster.brokers[1].stop()
-    cluster.run()
-    cluster.brokers[2].start()
-    cluster.run()
-    cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [TopicPartition("u", 0)]))
-
-
 def active_partitions(cluster: Cluster) -> None:
     """A failover with all kinds of work waiting."""
     cluster.create_topic("old", {0: (1, 4)})
@@ -163,7 +149,6 @@ FLOWS = [
     removal,
     lost_disk,
     preferred,
-    unclean,
     active_partitions,
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import pytest
 
 from kreplog.core.broker.store_submissions import MAX_SHARED_OPERATIONS
 from kreplog.core.effects import StateChange, Steps
-from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
+from kreplog.errors import BadVersionError, CoordinationError, SessionExpiredError, UsageError
 from kreplog.server.runtime import store
 from kreplog.server.runtime.store import AnySession, StoreLink, make_store
 from kreplog.server.runtime.store_steps import carry_out
@@ -21,11 +22,26 @@ from tests.server.loop import run
 LEVELS: tuple[Literal["info", "warning", "error"], ...] = ("info", "warning", "error")
 
 
+def link_to(
+    directory: Path,
+    on_session: Callable[[int], None] = lambda _: None,
+    on_lost: Callable[[], None] = lambda: None,
+    on_end: Callable[[asyncio.Task[None]], None] = lambda _: None,
+) -> StoreLink:
+    return StoreLink(make_store(f"embedded:{directory}"), 5000, on_session, on_lost, on_end)
+
+
 def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
     async def work() -> None:
         sessions: list[int] = []
         lost: list[bool] = []
-        link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, sessions.append, lambda: lost.append(link.connected))
+        link = StoreLink(
+            make_store(f"embedded:{tmp_path}"),
+            5000,
+            sessions.append,
+            lambda: lost.append(link.connected),
+            lambda _: None,
+        )
         with pytest.raises(SessionExpiredError):
             await link.multi(())
         running = asyncio.create_task(link.run())
@@ -83,7 +99,7 @@ def test_requests_of_clients_wait_for_the_next_session(tmp_path: Path, monkeypat
     """A call in a session that has ended was not applied; it fails if no new session follows within the wait."""
 
     async def work() -> None:
-        link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: None, lambda: None)
+        link = link_to(tmp_path)
         patient = AnySession(link)
         requested = asyncio.create_task(patient.multi((Create("/a"),)))
         await asyncio.sleep(0)
@@ -112,11 +128,37 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
         make_store("zookeeper:/root")
 
 
+def test_what_fails_while_submissions_are_carried_out_ends_the_broker(tmp_path: Path) -> None:
+    """By the callback of the task: nothing that is submitted later would be carried out."""
+
+    async def work() -> None:
+        connected, failed = asyncio.Event(), asyncio.Event()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            assert isinstance(task.exception(), ZeroDivisionError)
+            failed.set()
+
+        def fault(*_outcome: object) -> None:
+            raise ZeroDivisionError
+
+        link = link_to(tmp_path, lambda _: connected.set(), lambda: None, ended)
+        running = asyncio.create_task(link.run())
+        await connected.wait()
+        link.submit_multi((Create("/fault"),), fault)
+        await failed.wait()
+        running.cancel()
+        await link.close()
+
+    run(work)
+
+
 def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) -> None:
     """Thousands of concurrent ISR changes need few transactions; a refused one fails alone, in order."""
 
     async def work() -> None:
-        link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: connected.set(), lambda: None)
+        link = StoreLink(
+            make_store(f"embedded:{tmp_path}"), 5000, lambda _: connected.set(), lambda: None, lambda _: None
+        )
         connected = asyncio.Event()
         running = asyncio.create_task(link.run())
         await connected.wait()
@@ -139,6 +181,8 @@ def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) 
         stats = await replies_to((SetData("/1", b"y", 1),), (SetData("/2", b"y", 7), Create("/no")), (Create("/yes"),))
         assert stats[0][0].version == 2 and stats[2] == ["/yes"]
         assert isinstance(stats[1], BadVersionError) and stats[1].index == 0
+        wrong, right = await replies_to((Create("no path"),), (Create("/right"),))
+        assert isinstance(wrong, CoordinationError) and wrong.index == 0 and right == ["/right"]
         many = await replies_to(*((Create(f"/many{n}"),) for n in range(MAX_SHARED_OPERATIONS + 1)))
         assert [path for (path,) in many] == [f"/many{n}" for n in range(MAX_SHARED_OPERATIONS + 1)]
         assert (
@@ -160,7 +204,7 @@ def test_a_line_of_a_core_has_its_level(tmp_path: Path, caplog: pytest.LogCaptur
             yield StateChange(level, f"a line of level {level}")
 
     async def work() -> None:
-        await carry_out(steps(), StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda id: None, lambda: None))
+        await carry_out(steps(), link_to(tmp_path))
 
     caplog.set_level("INFO", "kreplog.server")
     run(work)
