@@ -60,9 +60,6 @@ from kreplog.wire.versions import ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
-INVALID_CONFIG = 40
-"""Error code of Kafka that only admin requests use."""
-
 Fields = dict[str, Any]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -268,7 +265,7 @@ class AdminHandlers:
             none = without_own(self._settings.topic)
             config = changed(none, given, none, replicas)
         except InvalidSettingError as error:
-            raise RefusedError(INVALID_CONFIG, str(error)) from error
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         writes = create_topic_operations(topic.name, topic_id, assigned, config, brokers)
         if topic.name in self._topics.all:

@@ -20,7 +20,7 @@ from kreplog.core.topic_settings import altered as altered_topic
 from kreplog.core.topic_settings import without_own
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
-from kreplog.server.handlers.admin import INVALID_CONFIG, Fields, first_by_name, refuse_repeated, respond_to
+from kreplog.server.handlers.admin import Fields, first_by_name, refuse_repeated, respond_to
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
@@ -127,7 +127,7 @@ class ConfigHandlers:
             return dict(nodes.decode_broker_config(path, node))
         except CoordinationError as error:
             if keep:
-                raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
+                raise RefusedError(ErrorCode.INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
             return None
 
     def _applies(self, subject: int | None, expected: BrokerConfigs) -> bool:
@@ -150,12 +150,12 @@ class ConfigHandlers:
             before = nodes.decode_topic_config(path, node)
         except CoordinationError as error:
             if keep:
-                raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
+                raise RefusedError(ErrorCode.INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
         default = without_own(self._settings.static.topic)
         try:
             return altered_topic(before, changes, default, replicas, keep=keep), node.stat.version
         except InvalidSettingError as error:
-            raise RefusedError(INVALID_CONFIG, str(error)) from error
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def _is_applied(self, name: str, config: TopicConfig) -> bool:
         """Whether this broker's metadata have the settings, so that the client's next DescribeConfigs shows them."""

@@ -27,7 +27,6 @@ from kreplog.core.dynamic_configs import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
-from kreplog.server.handlers.admin import INVALID_CONFIG
 from kreplog.server.settings import OF_LOGS
 from kreplog.types import Node, TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -281,7 +280,7 @@ def test_alter_configs_replaces_an_unreadable_node(tmp_path: Path, configs: dict
         await alter(client, "1", {"log.retention.ms": "7"})
         await broker.store.multi((kreplog.types.SetData(path, b"{]"),))
         code, message = await alter(client, "1", {"log.roll.ms": "9"})
-        assert code == INVALID_CONFIG
+        assert code == ErrorCode.INVALID_CONFIG
         assert message is not None and message.endswith("AlterConfigs replaces it")
         assert await replace(client, "1", configs) == (0, None)
         assert nodes.decode_broker_config(path, (await broker.store.get_nodes((path,)))[0]) == tuple(configs.items())
