@@ -30,11 +30,11 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kreplog.core.groups.consumer_group import ConsumerGroup, to_assignment
+from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.consumer_membership import ConsumerMembership, consumer_of
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.membership import Membership
-from kreplog.core.groups.migration import by_id, classic_metadata, encoded_assignment, topic_ids
+from kreplog.core.groups.migration import classic_metadata, encoded_assignment, owned_assignment
 from kreplog.core.groups.reconciliation import has_revoked
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics
@@ -135,7 +135,8 @@ class ClassicMembers:
         if current != before or is_new:
             self._consumers.change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
         self._consumers.renew(shard, group, member_id, now_ms)
-        self._consumers.limit_revocation(shard, group, member_id, now_ms)
+        if current != before:
+            self._consumers.limit_revocation(shard, group, member_id, now_ms)
         self._expect(shard, group, member_id, now_ms + member.rebalance_timeout_ms)
         protocol = member.classic.protocols[0][0] if member.classic else None
         joined = JoinGroupResponse(ErrorCode.NONE, member_id, current.member_epoch, CONSUMER_PROTOCOL, protocol)
@@ -146,7 +147,7 @@ class ClassicMembers:
 
     def _reconciled(self, consumer: ConsumerGroup, member_id: str, subscription: Subscription) -> CurrentAssignment:
         """What a member may own that owns what it says: what it has to revoke, and does not own, it has revoked."""
-        owned = to_assignment(by_id(subscription.owned, topic_ids(tuple(subscription.owned), self._cluster)))
+        owned = owned_assignment(subscription, self._cluster)
         current = self._consumers.next_assignment(consumer, member_id, owned)
         if current.state is MemberState.UNREVOKED_PARTITIONS and has_revoked(current, owned):
             self._consumers.change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
@@ -238,7 +239,7 @@ class ClassicMembers:
         """The member has to send its next JoinGroup or SyncGroup until then."""
         rejoins = consumer_of(group).rejoins
         if member_id not in rejoins:
-            rejoins[member_id] = Deadline(partial(self._consumers.expire, shard, group, member_id))
+            rejoins[member_id] = Deadline(partial(self._consumers.expire, rejoins, shard, group, member_id))
         self._timers.set(rejoins[member_id], until_ms)
 
     def _expect_rejoin(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
@@ -256,7 +257,7 @@ class ClassicMembers:
         group = shard.groups[request.group_id]
         consumer = consumer_of(group)
         errors: dict[MemberIdentity, ErrorCode] = {}
-        for identity in request.members:
+        for identity in dict.fromkeys(request.members):
             member_id = identity.member_id or consumer.static.get(identity.instance_id or "", "")
             holder, error = _holder(consumer, member_id, identity.instance_id)
             if error is ErrorCode.NONE and identity.member_id and not consumer.is_classic(holder):

@@ -103,15 +103,17 @@ class ConsumerGroup:
     SyncGroup. rewrite: when what an append has failed to write is written again. size: the memory that it takes, about;
     charged: that it is charged.
     classic: the members that use the classic protocol; protocols: how many of them support each of their protocols.
-    provisional: until its first member of the consumer protocol is admitted, the group may still be what it was.
-    deferred: requests, and where they are answered, that wait until it has become a classic group; None while it is
-    none of those that do.
+    is_accepted: False until its first member of the consumer protocol is admitted: if that is refused, the group stays
+    what it was. deferred: requests, and where they are answered, that wait until it has become a classic group; None
+    while it is none of those that do. refused_version: of the metadata by which it could not become one, None once its
+    records have changed.
     """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.provisional = False
+        self.is_accepted = True
         self.deferred: list[tuple[Hashable, MemberRequest]] | None = None
+        self.refused_version: int | None = None
         self.classic = 0
         self.protocols: Counter[str] = Counter()
         self.epoch = 0
@@ -240,6 +242,8 @@ class ConsumerGroup:
                 if deadline is not None:
                     deadline.cancel()
             return
+        if member.classic is None and member_id in self.rejoins:
+            self.rejoins.pop(member_id).cancel()
         self.members[member_id] = member
         self.size += member_size(member_id, member)
         if member.instance_id is not None:

@@ -8,7 +8,7 @@ response is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 
 from kreplog.config import GroupConfig
@@ -46,7 +46,9 @@ from kreplog.core.groups.consumer_group import (
     to_assignment,
     to_partitions,
 )
+from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
 from kreplog.core.groups.described_consumers import described
+from kreplog.core.groups.error_responses import error_response
 from kreplog.core.groups.group import GROUP_BYTES, Group
 from kreplog.core.groups.group_writes import Outcome
 from kreplog.core.groups.log_writer import GroupLogWriter
@@ -57,7 +59,7 @@ from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics
 from kreplog.core.groups.totals import GroupTotals
-from kreplog.core.patterns import matching, whole_text_matcher
+from kreplog.core.patterns import matching
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode, check
 
@@ -101,7 +103,7 @@ class ConsumerMembership:
     def heartbeat(
         self, shard: GroupShard, reply_to: Hashable, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> Steps[None]:
-        refusal = self._invalid(request) or self._begin_group(shard, request)
+        refusal = invalid(request, self._assignors) or self._begin_group(shard, request)
         if refusal is not None:
             yield Reply(reply_to, refusal)
             return
@@ -112,46 +114,16 @@ class ConsumerMembership:
         else:
             wall_ms: int = yield WallClock()
             response = self._follow(shard, group, request, now_ms, wall_ms)
-            if consumer.provisional and response.error is not ErrorCode.NONE:
-                self._end_provisional(shard, group)
+            if not consumer.is_accepted and response.error is not ErrorCode.NONE:
+                self._undo_conversion(shard, group)
                 yield Reply(reply_to, response)
                 return
-            if consumer.provisional:
+            if not consumer.is_accepted:
                 yield from self._convert(shard, group, now_ms)
-        consumer.writes.answer(reply_to, lambda error: _refused(error) if error else response)
+        consumer.writes.answer(reply_to, lambda error: refused(error) if error else response)
         yield from self.settle(shard, group)
 
     # Refusals
-
-    def _invalid(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
-        """The response to a request that makes no sense, None if it does."""
-        epoch, problem = request.member_epoch, None
-        joins = epoch == JOIN_EPOCH
-        if request.instance_id == "" or request.rack_id == "":
-            problem = "InstanceId and RackId are null or not empty"
-        elif not request.member_id and not (joins and request.needs_member_id):
-            problem = "MemberId is empty"
-        elif epoch < STATIC_LEAVE_EPOCH:
-            problem = f"MemberEpoch is {epoch}, which is no epoch"
-        elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
-            problem = "InstanceId is null, of a static member that leaves"
-        elif joins and request.rebalance_timeout_ms < 0:
-            problem = "RebalanceTimeoutMs is missing, of a member that joins"
-        elif joins and request.owned != ():
-            problem = "TopicPartitions is not an empty list, of a member that joins"
-        elif joins and request.subscribed_topics is None and request.subscribed_regex is None:
-            problem = "SubscribedTopicNames and SubscribedTopicRegex are null, of a member that joins"
-        if problem is not None:
-            return _refused(ErrorCode.INVALID_REQUEST, problem)
-        if request.server_assignor is not None and request.server_assignor not in self._assignors:
-            offered = ",".join(self._assignors)
-            return _refused(
-                ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {request.server_assignor} is none of {offered}"
-            )
-        if request.subscribed_regex and whole_text_matcher(request.subscribed_regex) is None:
-            text = f"SubscribedTopicRegex {request.subscribed_regex} is no regular expression of RE2's syntax"
-            return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
-        return None
 
     @property
     def _assignors(self) -> list[str]:
@@ -165,24 +137,24 @@ class ConsumerMembership:
         group, joins = shard.groups.get(request.group_id), request.member_epoch == JOIN_EPOCH
         if group is None:
             if not joins:
-                return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.group_id} has no members")
+                return refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.group_id} has no members")
             group = Group(request.group_id)
             if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
-                return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.groups[group.group_id] = group
         if group.consumer is None:
             if not joins:
-                return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
+                return refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
             consumer = ConsumerGroup(group.group_id)
-            consumer.provisional = True
+            consumer.is_accepted = False
             if group.members or group.pending or not group.is_empty:
-                refusal = self._upgrade(group, consumer)
+                refusal = self._upgrade(shard, group, consumer)
                 if refusal is not None:
-                    return _refused(*refusal)
+                    return refused(*refusal)
             group.consumer = consumer
         return None
 
-    def _upgrade(self, group: Group, consumer: ConsumerGroup) -> Refusal | None:
+    def _upgrade(self, shard: GroupShard, group: Group, consumer: ConsumerGroup) -> Refusal | None:
         """Have the members of a classic group in this one, or return why it stays a classic one."""
         if not self._config.upgrades_groups:
             text = f"{group.group_id} is a group of the classic protocol, and group.consumer.migration.policy = "
@@ -194,6 +166,10 @@ class ConsumerMembership:
             consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
             for record in records:
                 self.change(consumer, record)
+            if not shard.reserve(group, consumer.size):
+                text = f"{group.group_id} is a group of the classic protocol, whose upgrade has no memory"
+                return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+            shard.release(group, consumer.size)  # charged with all else that changes
         return None
 
     def _convert(self, shard: GroupShard, group: Group, now_ms: int) -> Steps[None]:
@@ -206,12 +182,13 @@ class ConsumerMembership:
             yield StateChange("info", f"{shard.partition}: group {text}")
         yield from self._classic.end(shard, group)
         group.is_stored = was_stored
-        consumer.provisional = False
+        consumer.is_accepted = True
         for member_id in consumer.members:
             if consumer.is_classic(member_id):
                 self.renew(shard, group, member_id, now_ms)
+                self.limit_revocation(shard, group, member_id, now_ms)
 
-    def _end_provisional(self, shard: GroupShard, group: Group) -> None:
+    def _undo_conversion(self, shard: GroupShard, group: Group) -> None:
         """The first member of a group was refused: the group is what it was before."""
         for deadline in consumer_of(group).deadlines():
             deadline.cancel()
@@ -229,15 +206,15 @@ class ConsumerMembership:
         joins = request.member_epoch == JOIN_EPOCH
         if known is not None and known == _replaced_member(consumer, request):
             if member_id != known and member_id in consumer.members:
-                return _refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
+                return refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
             return member_id or self._unique()
         if known is not None and known != member_id:
             if joins:
-                return _refused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is still the member {known}")
-            return _refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {known} now")
+                return refused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is still the member {known}")
+            return refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {known} now")
         if member_id not in consumer.members or (instance_id is not None and known is None and not joins):
             if not joins:
-                return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+                return refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
             return member_id or self._unique()
         return self._fenced(consumer.assignment_of(member_id), request) or member_id
 
@@ -253,7 +230,7 @@ class ConsumerMembership:
         ):
             return None
         text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
-        return _refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
+        return refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
 
     def room_refusal(
         self, shard: GroupShard, group: Group, member_id: str, member: ConsumerMemberMetadata
@@ -261,15 +238,15 @@ class ConsumerMembership:
         """The response to a new member, or one that says more about itself than before, for which there is no room."""
         members, maximum = consumer_of(group).members, self._config.group_consumer_max_size
         if member_id not in members and len(members) >= maximum:
-            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
+            return refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {maximum} members, the maximum")
         if subscription_bytes(member) > MAX_SUBSCRIPTION_BYTES:
             text = f"the subscription has more than {MAX_SUBSCRIPTION_BYTES} bytes: subscribe to fewer topics"
-            return _refused(ErrorCode.INVALID_REQUEST, text)
+            return refused(ErrorCode.INVALID_REQUEST, text)
         known = members.get(member_id)
         growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))
         if growth > 0:
             if not shard.reserve(group, growth):
-                return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.release(group, growth)  # charged with all else that changes
         return None
 
@@ -284,7 +261,7 @@ class ConsumerMembership:
             return member_id
         former_id = _replaced_member(consumer, request)
         known = consumer.members.get(former_id or member_id)
-        member = _stated(known or _NEW_MEMBER, request)
+        member = stated(known or _NEW_MEMBER, request)
         if member != known:
             refusal = self.room_refusal(shard, group, former_id or member_id, member)
             if refusal is not None:
@@ -307,7 +284,7 @@ class ConsumerMembership:
             member_id,
             current.member_epoch,
             self._config.group_consumer_heartbeat_interval_ms,
-            current.assigned if _is_full(request) or current.assigned != before.assigned else None,
+            current.assigned if is_full(request) or current.assigned != before.assigned else None,
         )
 
     def admit(
@@ -442,11 +419,14 @@ class ConsumerMembership:
         member_id, instance_id = request.member_id, request.instance_id
         holder = member_id if instance_id is None else consumer.static.get(instance_id)
         if holder not in consumer.members:
-            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+            return refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
         if holder != member_id:
-            return _refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
+            return refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
         if request.member_epoch == LEAVE_EPOCH:
             self.remove(consumer, member_id, now_ms)
+        elif consumer.is_classic(member_id):
+            text = f"{member_id} uses the classic protocol, in which static members leave without a word"
+            return refused(ErrorCode.INVALID_REQUEST, text)
         else:
             assigned = consumer.assignment_of(member_id).assigned
             current = CurrentAssignment(STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH, MemberState.STABLE, assigned, ())
@@ -481,17 +461,21 @@ class ConsumerMembership:
 
     def _session_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
         """Nothing was heard of a member for the session time-out."""
-        yield from self.expire(shard, group, member_id, now_ms)
+        yield from self.expire(consumer_of(group).sessions, shard, group, member_id, now_ms)
 
     def _revocation_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
         """A member has not acknowledged within its rebalance time-out that it has revoked partitions."""
-        state = consumer_of(group).assignment_of(member_id).state
-        if state is MemberState.UNREVOKED_PARTITIONS:
-            yield from self.expire(shard, group, member_id, now_ms)
+        consumer = consumer_of(group)
+        if consumer.assignment_of(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+            yield from self.expire(consumer.revocations, shard, group, member_id, now_ms)
 
-    def expire(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
-        if consumer_of(group).deferred is not None:  # its membership ends, or goes on, as that of a classic group
-            self.renew(shard, group, member_id, now_ms)
+    def expire(
+        self, deadlines: Mapping[str, Deadline], shard: GroupShard, group: Group, member_id: str, now_ms: int
+    ) -> Steps[None]:
+        """A member has missed one of its `deadlines`. While the group becomes a classic one, which ends them all, that
+        is set again, in case the append fails."""
+        if consumer_of(group).deferred is not None:
+            self._timers.set(deadlines[member_id], now_ms + REWRITE_MS)
             return
         self.remove(consumer_of(group), member_id, now_ms)
         yield from self.settle(shard, group)
@@ -521,6 +505,8 @@ class ConsumerMembership:
         count = len(consumer.members)
         if not count or consumer.classic < count or not self._config.downgrades_groups:
             return False
+        if consumer.refused_version == self._cluster.topics_version:
+            return False
         return count <= self._config.group_max_size and not consumer.writes.is_writing
 
     def _begin_downgrade(self, shard: GroupShard, group: Group) -> Steps[None]:
@@ -529,7 +515,9 @@ class ConsumerMembership:
         consumer, wall_ms = consumer_of(group), (yield WallClock())
         converted = downgrade(consumer, self._cluster, wall_ms)
         then: Outcome = partial(self._written, shard, group)
-        if converted is not None:
+        if converted is None:
+            consumer.refused_version = self._cluster.topics_version
+        else:
             members, metadata = converted
             consumer.deferred = []
             for tombstone in consumer.tombstones():
@@ -549,7 +537,7 @@ class ConsumerMembership:
         now_ms: int,
     ) -> Steps[None]:
         """The append has ended. If it has failed, which of the two a later coordinator would find is not known: the
-        next append has all of the group that it still is."""
+        next append has all of the group that it still is. Its members could not show meanwhile that they are alive."""
         consumer = consumer_of(group)
         deferred, consumer.deferred = consumer.deferred or [], None
         if error is ErrorCode.NONE:
@@ -560,6 +548,8 @@ class ConsumerMembership:
             text = f"{shard.partition}: group {group.group_id} is downgraded, with {len(members)} members"
             yield StateChange("info", text)
             yield from self._classic.begin(shard, group, members, metadata, now_ms)
+            for reply_to, request in deferred:
+                yield from self._replay(shard, reply_to, request, now_ms)
         else:
             consumer.writes.unwritten = {
                 GroupRecord: GroupRecord(group.group_id, None),
@@ -567,13 +557,16 @@ class ConsumerMembership:
                 **{record_key(record): record for record in consumer.records()},
             }
             self._write_later(shard, group, now_ms)
-        for reply_to, request in deferred:
-            yield from self._replay(shard, reply_to, request, now_ms)
+            for member_id in consumer.members:
+                self.renew(shard, group, member_id, now_ms)
+            for reply_to, request in deferred:
+                yield Reply(reply_to, error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     # The log
 
     def change(self, consumer: ConsumerGroup, record: ConsumerGroupLogRecord) -> None:
         consumer.apply(record)
+        consumer.refused_version = None
         consumer.writes.unwritten[record_key(record)] = record
 
     def settle(self, shard: GroupShard, group: Group) -> Steps[None]:
@@ -620,14 +613,14 @@ class ConsumerMembership:
         for group in shard.groups.values():
             if group.consumer is not None:
                 group.consumer.topics.loaded(now_ms)
-                self._drop_strangers(group.consumer)
+                self._drop_without_members(group.consumer)
                 if group.consumer.writes.unwritten:
                     self._write_later(shard, group, now_ms)
                 for member_id in group.consumer.members:
                     self.renew(shard, group, member_id, now_ms)
                     self.limit_revocation(shard, group, member_id, now_ms)
 
-    def _drop_strangers(self, consumer: ConsumerGroup) -> None:
+    def _drop_without_members(self, consumer: ConsumerGroup) -> None:
         """Assignments without a member, as another program's records may have them, would hold partitions for ever."""
         for member_id in sorted((consumer.current.keys() | consumer.target.keys()) - consumer.members.keys()):
             for tombstone in list(consumer.member_tombstones(member_id)):
@@ -652,10 +645,6 @@ def consumer_of(group: Group) -> ConsumerGroup:
     return group.consumer
 
 
-def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error, message)
-
-
 def _replaced_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> str | None:
     """The static member that the one that joins with this request replaces: it has left, as those of the classic
     protocol do without a word."""
@@ -665,26 +654,5 @@ def _replaced_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatReq
     return holder if consumer.has_left(holder) or consumer.is_classic(holder) else None
 
 
-def _stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemberMetadata:
-    """What a member says about itself with this heartbeat, and what it has said before."""
-    topics, regex = request.subscribed_topics, request.subscribed_regex
-    return ConsumerMemberMetadata(
-        request.instance_id or member.instance_id,
-        request.rack_id or member.rack_id,
-        request.client_id,
-        request.client_host,
-        member.subscribed_topics if topics is None else tuple(sorted(set(topics))),
-        member.subscribed_regex if regex is None else regex or None,
-        member.rebalance_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
-        request.server_assignor or member.server_assignor,
-    )
-
-
 def _subscription(member: ConsumerMemberMetadata) -> tuple[tuple[str, ...], str | None]:
     return member.subscribed_topics, member.subscribed_regex
-
-
-def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether a member states all, as when it joins or has missed a response."""
-    subscribed = request.subscribed_topics is not None or request.subscribed_regex is not None
-    return request.rebalance_timeout_ms >= 0 and subscribed and request.owned is not None

@@ -17,7 +17,6 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
 from kreplog.core.effects import ReadGroupRecords, Reply, StateChange, Steps, WallClock
@@ -40,29 +39,21 @@ from kreplog.core.group_messages import (
     DescribeGroupsResponse,
     FetchedOffsets,
     GroupRequest,
-    GroupResponse,
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
     MemberRequest,
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     RequestOfGroup,
     SyncGroupRequest,
-    SyncGroupResponse,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
     partition_of_group,
 )
 from kreplog.core.groups.classic_members import ClassicMembers
@@ -70,6 +61,7 @@ from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.consumer_group import ConsumerGroupState
 from kreplog.core.groups.consumer_membership import ConsumerMembership
 from kreplog.core.groups.deleted_partitions import DeletedPartitions
+from kreplog.core.groups.error_responses import error_response
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
@@ -223,7 +215,7 @@ class GroupCoordinator:
             yield from self._consumers.unloaded(shard.groups.values())
             for group in shard.groups.values():
                 for reply_to, request in (group.consumer and group.consumer.deferred) or ():
-                    yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
+                    yield Reply(reply_to, error_response(request, ErrorCode.NOT_COORDINATOR))
             shard.close()
 
     def _read(self, event: GroupRecordsRead, now_ms: int) -> Steps[None]:
@@ -283,7 +275,7 @@ class GroupCoordinator:
             case _:
                 shard = self._shard_of(request.group_id)
                 if isinstance(shard, ErrorCode):
-                    yield Reply(reply_to, _refusal(request, shard))
+                    yield Reply(reply_to, error_response(request, shard))
                 else:
                     yield from self._handle(shard, reply_to, request, now_ms)
 
@@ -403,28 +395,3 @@ def _listed(group: Group) -> ListedGroup:
     if group.consumer is not None:
         return ListedGroup(group.group_id, CONSUMER_PROTOCOL, str(group.consumer.state), _CONSUMER)
     return ListedGroup(group.group_id, group.protocol_type or "", str(group.state), _CLASSIC)
-
-
-def _refusal(request: RequestOfGroup, error: ErrorCode) -> GroupResponse:
-    """The response to a request for a group that this broker cannot answer for."""
-    match request:
-        case ConsumerGroupHeartbeatRequest():
-            return ConsumerGroupHeartbeatResponse(error)
-        case JoinGroupRequest():
-            return JoinGroupResponse(error, request.member_id)
-        case SyncGroupRequest():
-            return SyncGroupResponse(error)
-        case HeartbeatRequest():
-            # A member cannot do better than to send another: its session begins once its group is loaded.
-            loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return HeartbeatResponse(ErrorCode.NONE if loading else error)
-        case LeaveGroupRequest():
-            return LeaveGroupResponse(error)
-        case OffsetCommitRequest():
-            return OffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))
-        case TxnOffsetCommitRequest():
-            return TxnOffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))
-        case OffsetDeleteRequest():
-            return OffsetDeleteResponse(error)
-        case _:
-            raise InvariantError(f"{type(request).__name__} is not for one group")

@@ -110,7 +110,7 @@ class Group:
         self.members, self.static, self._supported = {}, {}, Counter()
         self.state, self.state_ms, self.generation = GroupState.EMPTY, -1, 0
         self.protocol_type = self.protocol = self.leader = None
-        self.is_stored = False
+        self.has_no_leader = self.is_stored = False
 
     def metadata(self, state_ms: int, assignments: Mapping[str, bytes]) -> GroupMetadata:
         """The record of this generation with these assignments."""

@@ -28,7 +28,7 @@ Outcome = Callable[[ErrorCode, int], Steps[None]]
 
 
 class GroupWrites:
-    """The unwritten records of one group, and who waits for them. unwritten: by key, in order."""
+    """The unwritten records of one group, and the requests that wait for them. unwritten: by key, in order."""
 
     def __init__(self) -> None:
         self.unwritten: dict[Hashable, LogRecord] = {}
@@ -88,7 +88,8 @@ class GroupWrites:
             self.unwritten.clear()
 
     def abandon(self) -> Steps[None]:
-        """This broker no longer coordinates the group: whoever waits has to find the new coordinator."""
+        """This broker no longer coordinates the group: the members of waiting requests have to find the new
+        coordinator."""
         self._is_abandoned = True
         waiting, self._waiting = self._waiting, []
         for reply_to, response in waiting:

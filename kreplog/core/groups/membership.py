@@ -74,10 +74,12 @@ class Membership:
         error = ErrorCode.NONE
         if not self.has_valid_session(request):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
-        elif group is None and request.member_id:
+        elif (group is None or group.consumer is not None) and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
-        elif not self._has_protocol(group, request):
+        elif not self._has_protocol(request):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif group is not None and group.consumer is not None:  # the end of its last members is being written
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif group is not None and not self._has_room(group, request.member_id):
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
         elif group is None:
@@ -96,16 +98,14 @@ class Membership:
 
     def may_join(self, request: JoinGroupRequest) -> bool:
         """Whether a group without members admits the request, as far as that depends on the request."""
-        return not request.member_id and self.has_valid_session(request) and self._has_protocol(None, request)
+        return not request.member_id and self.has_valid_session(request) and self._has_protocol(request)
 
     def has_valid_session(self, request: JoinGroupRequest) -> bool:
         config = self._config
         return config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
 
-    def _has_protocol(self, group: Group | None, request: JoinGroupRequest) -> bool:
-        """Whether the request names protocols, and the group, if there is one, is a classic one."""
-        if group is not None and group.consumer is not None:
-            return False
+    def _has_protocol(self, request: JoinGroupRequest) -> bool:
+        """Whether the request names protocols."""
         return bool(request.protocols) and 0 < len(request.protocol_type) <= MAX_PROTOCOL_TYPE
 
     def _has_room(self, group: Group, member_id: str) -> bool:
@@ -562,7 +562,7 @@ class Membership:
             yield Reply(reply_to, LeaveGroupResponse(ErrorCode.NONE, unknown))
             return
         errors: dict[MemberIdentity, ErrorCode] = {}
-        for identity in request.members:
+        for identity in dict.fromkeys(request.members):
             errors[identity] = yield from self._leave(shard, group, identity)
         yield Reply(reply_to, LeaveGroupResponse(ErrorCode.NONE, tuple(errors.items())))
         if ErrorCode.NONE in errors.values():
@@ -643,7 +643,8 @@ class Membership:
     # Groups that change their protocol
 
     def end(self, shard: GroupShard, group: Group) -> Steps[None]:
-        """The group becomes one whose coordinator assigns: whoever waits has to join that."""
+        """The group becomes one whose coordinator assigns: the members of pending JoinGroup and SyncGroup requests have
+        to join that."""
         group.rebalance.cancel()
         group.synchronization.cancel()
         group.pending_sync.clear()
@@ -680,7 +681,8 @@ class Membership:
                 yield from self._prepare(shard, group, now_ms)
 
     def unloaded(self, groups: Iterable[Group]) -> Steps[None]:
-        """This broker no longer coordinates these groups: whoever waits has to find the new coordinator."""
+        """This broker no longer coordinates these groups: the members of pending JoinGroup and SyncGroup requests have
+        to find the new coordinator."""
         for group in groups:
             group.rebalance.cancel()
             group.synchronization.cancel()

@@ -12,7 +12,6 @@ Source: KIP-848 on migration; Kafka, ConsumerGroup.fromClassicGroup, ClassicGrou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from kreplog.core.consumer_group_messages import (
@@ -40,7 +39,7 @@ from kreplog.core.groups.consumer_group import (
 )
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.member import MEMBER_BYTES, Member
-from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
+from kreplog.core.groups.subscribed_topics import ClusterTopics, SubscribedTopic, topic_of
 from kreplog.core.groups.subscription import (
     CONSUMER_PROTOCOL,
     Subscription,
@@ -52,7 +51,8 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
 MAX_BYTES = 800_000
-"""Of the members' metadata and assignments: the records of both protocols are in one batch of `__consumer_offsets`."""
+"""Maximum of the metadata and assignments of a group's members, in the larger of the two protocols' records: those of
+one protocol and the tombstones of the other are one batch of `__consumer_offsets`, of 1,048,588 bytes by default."""
 
 RECORD_BYTES = 400
 """Of these, what a member's records take besides its texts and bytes."""
@@ -99,16 +99,18 @@ def upgrade(group: Group, cluster: ClusterTopics, max_size: int) -> tuple[Consum
 
 
 def _read(member: Member, protocol: str | None, cluster: ClusterTopics) -> _ClassicMember | Refusal:
-    """What is known of a member. A topic that the metadata lack may have been created a moment ago: its partitions are
-    not to be forgotten, so that the group is converted only once it is known, or reassigned without it."""
+    """What is known of a member. A partition that the metadata lack may have been created a moment ago: it is not to be
+    forgotten, so that the group is converted only once it is known, or its member has joined without it."""
     octets = member.metadata(protocol) or next((metadata for _, metadata in member.protocols), b"")
     subscription, assigned = read_subscription(octets), read_assignment(member.assignment)
     if subscription is None or assigned is None:
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"what {member.member_id} has sent is not that of a consumer")
-    ids = topic_ids((*assigned, *subscription.owned), cluster)
-    unknown = sorted(partition.topic for partition in assigned if partition.topic not in ids)
-    if unknown:
-        return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{unknown[0]} is assigned and not known here yet")
+    partitions = assigned | subscription.owned
+    topics = known_topics(partitions, cluster)
+    unknown = next((each for each in partitions if each.partition >= _partition_count(topics, each.topic)), None)
+    if unknown is not None:
+        text = f"{member.member_id} owns {unknown}, which is not known here yet"
+        return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
     return _ClassicMember(
         classic_metadata(
             subscription,
@@ -117,19 +119,32 @@ def _read(member: Member, protocol: str | None, cluster: ClusterTopics) -> _Clas
             member.rebalance_timeout_ms,
             ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
         ),
-        by_id(assigned, ids),
-        by_id(subscription.owned, ids),
+        _by_id(assigned, topics),
+        _by_id(subscription.owned, topics),
     )
 
 
-def topic_ids(partitions: tuple[TopicPartition, ...], cluster: ClusterTopics) -> dict[str, str]:
-    """The ids of the topics that are known, by name."""
+def owned_assignment(subscription: Subscription, cluster: ClusterTopics) -> Assignment | None:
+    """What a member owns that joins; None if a topic of that is not known here, which may be so for a moment: it has
+    not given up what it owns of it."""
+    topics = known_topics(subscription.owned, cluster)
+    if any(partition.topic not in topics for partition in subscription.owned):
+        return None
+    return to_assignment(_by_id(subscription.owned, topics))
+
+
+def known_topics(partitions: frozenset[TopicPartition], cluster: ClusterTopics) -> dict[str, SubscribedTopic]:
+    """The topics of these partitions that are known, by name."""
     found = ((name, topic_of(name, cluster)) for name in {partition.topic for partition in partitions})
-    return {name: topic.topic_id for name, topic in found if topic is not None}
+    return {name: topic for name, topic in found if topic is not None}
 
 
-def by_id(partitions: frozenset[TopicPartition], ids: Mapping[str, str]) -> Partitions:
-    return frozenset((ids[topic], number) for topic, number in partitions if topic in ids)
+def _partition_count(topics: Mapping[str, SubscribedTopic], name: str) -> int:
+    return topics[name].partitions if name in topics else 0
+
+
+def _by_id(partitions: frozenset[TopicPartition], topics: Mapping[str, SubscribedTopic]) -> Partitions:
+    return frozenset((topics[topic].topic_id, number) for topic, number in partitions)
 
 
 def classic_metadata(
@@ -171,22 +186,36 @@ def _records(group_id: str, epoch: int, members: Mapping[str, _ClassicMember]) -
 def downgrade(
     consumer: ConsumerGroup, cluster: ClusterTopics, wall_ms: int
 ) -> tuple[tuple[Member, ...], GroupMetadata] | None:
-    """The members and the record of a consumer group as a classic group; None if that does not fit in a batch, the
-    members have no protocol in common, or no topic is known yet. The record has no leader, which has the members rejoin
-    wherever it is loaded. Its generation is the last epoch of a member: those of that epoch may commit until they
-    rejoin."""
-    if not cluster.has_source:
-        return None
-    names = {topic.topic_id: name for name in cluster.topics() if (topic := topic_of(name, cluster)) is not None}
+    """The members and the record of a consumer group, whose members all use the classic protocol, as a classic group;
+    None if that does not fit in a batch, the members have no protocol in common, or a topic of what they may own is not
+    known here. The record has no leader, which has the members rejoin wherever it is loaded. Its generation is the last
+    epoch of a member: those of that epoch may commit until they rejoin."""
     classic = Group(consumer.group_id)
     for member_id, metadata in consumer.members.items():
-        classic.add(_member(member_id, metadata, held_assignment(consumer, member_id, names)))
-    classic.protocol_type, classic.protocol, classic.leader = CONSUMER_PROTOCOL, classic.select_protocol(), None
-    if classic.protocol is None or _size(classic.members.values()) > MAX_BYTES:
-        return None
-    classic.generation = max(consumer.assignment_of(member_id).member_epoch for member_id in consumer.members)
+        if metadata.classic is not None:
+            classic.add(_member(member_id, metadata, metadata.classic))
     members = tuple(classic.members.values())
+    classic.protocol_type, classic.protocol, classic.leader = CONSUMER_PROTOCOL, classic.select_protocol(), None
+    if classic.protocol is None or _size(members) > MAX_BYTES:
+        return None
+    names = _names_of_owned(consumer, cluster)
+    if names is None:
+        return None
+    for member in members:
+        member.assignment = held_assignment(consumer, member.member_id, names)
+    if _size(members) > MAX_BYTES:
+        return None
+    classic.generation = max(0, *(consumer.assignment_of(member.member_id).member_epoch for member in members))
     return members, classic.metadata(wall_ms, {member.member_id: member.assignment for member in members})
+
+
+def _names_of_owned(consumer: ConsumerGroup, cluster: ClusterTopics) -> dict[str, str] | None:
+    """The names of the topics, by id, of which members may own partitions; None if one of them is not known."""
+    owned = {topic_id for topic_id, _ in consumer.owners}
+    names = {topic.topic_id: name for name, topic in consumer.topics.known.items()}
+    if not owned <= names.keys():  # of a topic that nobody is subscribed to any more
+        names |= {topic.topic_id: name for name in cluster.topics() if (topic := topic_of(name, cluster)) is not None}
+    return names if owned <= names.keys() else None
 
 
 def held_assignment(consumer: ConsumerGroup, member_id: str, names: Mapping[str, str]) -> bytes:
@@ -211,9 +240,8 @@ def encoded_assignment(
     return write_assignment(named, 0 if subscription is None else subscription.version)
 
 
-def _member(member_id: str, metadata: ConsumerMemberMetadata, assignment: bytes) -> Member:
-    classic = metadata.classic or ClassicMemberMetadata(0, ())
-    member = Member(
+def _member(member_id: str, metadata: ConsumerMemberMetadata, classic: ClassicMemberMetadata) -> Member:
+    return Member(
         member_id,
         metadata.instance_id,
         metadata.client_id,
@@ -222,7 +250,6 @@ def _member(member_id: str, metadata: ConsumerMemberMetadata, assignment: bytes)
         classic.session_timeout_ms,
         classic.protocols,
     )
-    return replace(member, assignment=assignment)
 
 
 def _size(members: Iterable[Member]) -> int:
@@ -232,10 +259,10 @@ def _size(members: Iterable[Member]) -> int:
         - MEMBER_BYTES
         + RECORD_BYTES
         + 2 * len(member.assignment)
-        + max(map(_length, member.protocols), default=0)
+        + max(map(_metadata_size, member.protocols), default=0)
         for member in members
     )
 
 
-def _length(protocol: tuple[str, bytes]) -> int:
+def _metadata_size(protocol: tuple[str, bytes]) -> int:
     return len(protocol[1])

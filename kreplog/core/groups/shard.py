@@ -78,6 +78,7 @@ class GroupShard:
         if group.consumer is None:
             if record.value is None:
                 return
+            self.release(group, group.members_size)
             group.forget()
             group.consumer = ConsumerGroup(group.group_id)
         group.consumer.apply(record)

@@ -155,14 +155,14 @@ class TestEpochs:
         a.send(member_epoch=1)
         assert a.error is ErrorCode.FENCED_MEMBER_EPOCH
 
-    def test_a_stranger_is_unknown(self, shell: GroupShell) -> None:
-        stranger = Consumer(shell, "x")
-        stranger.epoch = 3
-        stranger.send()
-        assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
+    def test_a_member_that_has_never_joined_is_unknown(self, shell: GroupShell) -> None:
+        other = Consumer(shell, "x")
+        other.epoch = 3
+        other.send()
+        assert other.error is ErrorCode.UNKNOWN_MEMBER_ID
         member(shell, "a")
-        stranger.send()
-        assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
+        other.send()
+        assert other.error is ErrorCode.UNKNOWN_MEMBER_ID
 
     def test_offsets_are_committed_and_read_in_the_members_epoch(self, shell: GroupShell) -> None:
         a = member(shell, "a")

@@ -40,10 +40,10 @@ def leave_unwritten(shell: GroupShell) -> None:
     shell.fail(ErrorCode.REQUEST_TIMED_OUT)
 
 
-def load_with_stranger(shell: GroupShell, topic_id: str) -> None:
+def load_without_member(shell: GroupShell, topic_id: str) -> None:
     """The next coordinator loads an assignment of a member that there is not."""
     current = CurrentAssignment(1, 0, MemberState.STABLE, (TopicIdPartitions(topic_id, (0, 1)),), ())
-    shell.logs[AT].append(CurrentAssignmentRecord(GROUP, "stranger", current))
+    shell.logs[AT].append(CurrentAssignmentRecord(GROUP, "gone", current))
     shell.committed[AT] = len(shell.logs[AT])
     shell.start()
     shell.lead()
@@ -137,7 +137,7 @@ def test_an_assignment_without_a_member_holds_no_partition(shell: GroupShell) ->
     a = Consumer(shell, "a")
     a.join()
     ((topic_id, _), *_) = a.owned
-    load_with_stranger(shell, topic_id)
+    load_without_member(shell, topic_id)
     shell.pass_time(LOSS_MS)
     a.leave()
     b = Consumer(shell, "b")
@@ -202,7 +202,7 @@ def test_an_empty_group_with_an_assignment_left_behind_can_change_its_protocol(s
     a.join()
     ((topic_id, _), *_) = a.owned
     a.leave()
-    load_with_stranger(shell, topic_id)
+    load_without_member(shell, topic_id)
     shell.pass_time(REWRITE_MS)
     response = shell.join("c", requires_member_id=True)
     assert response is not None and response.error is ErrorCode.MEMBER_ID_REQUIRED
