@@ -10,10 +10,7 @@ from kreplog.core.groups import migration, reconciliation
 from kreplog.core.groups.classic_members import ClassicMembers
 from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.consumer_membership import ConsumerMembership
-from kreplog.core.groups.group import Group
 from kreplog.core.groups.group_writes import GroupWrites
-from kreplog.core.groups.membership import Membership
-from kreplog.core.groups.shard import GroupShard
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
@@ -104,18 +101,3 @@ def _upgrade_forgets_owners() -> list[Patch]:
 def _classic_members_not_to_rejoin() -> list[Patch]:
     """Members of the classic protocol in such a group do not learn that their assignment has changed."""
     return [(ClassicMembers, "_has_to_rejoin", lambda self, consumer, member_id: False)]
-
-
-@MUTATIONS.add("downgraded-without-rebalance")
-def _downgraded_without_rebalance() -> list[Patch]:
-    """A group becomes a classic one, and what the last member of the consumer protocol had is assigned to nobody."""
-
-    def stable(
-        self: Membership, shard: GroupShard, group: Group, members: Any, metadata: Any, now_ms: int
-    ) -> Steps[None]:
-        group.begin(metadata, members)
-        shard.reserve(group, group.members_size, force=True)
-        self._begin_sessions(shard, group, now_ms)
-        yield from ()
-
-    return [(Membership, "begin", stable)]
