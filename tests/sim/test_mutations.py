@@ -99,7 +99,7 @@ FOUND = {
     "groups-survive-resignation": 16,
     "heartbeats-answered-before-stored": 244,
     "illegal-topics-created": 19,
-    "init-is-split": 155,
+    "init-is-split": 317,
     "internal-topics-change-partitions": 56,
     "internal-topics-created": 19,
     "interrupted-log-trusted": 106,

@@ -45,6 +45,9 @@ MAX_SUBSCRIPTION_BYTES = 128 << 10
 """Of the names of a member's topics and the metadata of its classic protocols: its record has to fit in a batch of
 `__consumer_offsets`, beside others'."""
 
+MAX_UNWRITTEN_SUBSCRIPTION_BYTES = 512 << 10
+"""Of the members of a group that its log lacks: their records may be one batch, besides the assignments."""
+
 NOTHING: Partitions = frozenset()
 
 NEW = CurrentAssignment(0, -1, MemberState.STABLE, (), ())
@@ -330,6 +333,15 @@ def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
     size += sum(100 + len(topic) for topic in member.subscribed_topics)
     return size + sum(
         100 + len(name) + len(data) for name, data in (member.classic.protocols if member.classic else ())
+    )
+
+
+def unwritten_subscription_bytes(consumer: ConsumerGroup, but: str) -> int:
+    """What MAX_UNWRITTEN_SUBSCRIPTION_BYTES limits. but: the id of a member that does not count."""
+    return sum(
+        subscription_bytes(record.value)
+        for _, record in consumer.writes.lacking()
+        if isinstance(record, ConsumerMemberRecord) and record.value is not None and record.member_id != but
     )
 
 

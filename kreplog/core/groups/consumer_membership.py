@@ -38,6 +38,7 @@ from kreplog.core.group_messages import GroupMetadata, GroupRecord, MemberReques
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
     MAX_SUBSCRIPTION_BYTES,
+    MAX_UNWRITTEN_SUBSCRIPTION_BYTES,
     NOTHING,
     ConsumerGroup,
     member_size,
@@ -45,6 +46,7 @@ from kreplog.core.groups.consumer_group import (
     subscription_bytes,
     to_assignment,
     to_partitions,
+    unwritten_subscription_bytes,
 )
 from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
 from kreplog.core.groups.described_consumers import described
@@ -245,6 +247,9 @@ class ConsumerMembership:
         known = members.get(member_id)
         growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))
         if growth > 0:
+            waiting = unwritten_subscription_bytes(consumer_of(group), but=member_id)
+            if waiting + subscription_bytes(member) > MAX_UNWRITTEN_SUBSCRIPTION_BYTES:
+                return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if not shard.reserve(group, growth):
                 return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.release(group, growth)  # charged with all else that changes

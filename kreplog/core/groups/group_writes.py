@@ -7,7 +7,7 @@ committed nevertheless; so a response that was sent never depends on a record th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from kreplog.core.effects import Reply, Steps
@@ -32,6 +32,7 @@ class GroupWrites:
 
     def __init__(self) -> None:
         self.unwritten: dict[Hashable, LogRecord] = {}
+        self._under_way: dict[Hashable, LogRecord] = {}
         self._waiting: list[tuple[Hashable, Response]] = []
         self._is_writing = False
         self._is_abandoned = False
@@ -49,6 +50,10 @@ class GroupWrites:
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
+    def lacking(self) -> Iterable[tuple[Hashable, LogRecord]]:
+        """What the next append may have, by key: the records of one under way that fails, and all later ones."""
+        return (self._under_way | self.unwritten).items()
+
     def answer(self, reply_to: Hashable, response: Response) -> None:
         """Respond to a request once the log has all that has changed until now."""
         self._waiting.append((reply_to, response))
@@ -64,10 +69,12 @@ class GroupWrites:
                 yield Reply(reply_to, response(ErrorCode.NONE))
             return
         records, self.unwritten = self.unwritten, {}
+        self._under_way = records
         self._is_writing = True
 
         def written(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
             self._is_writing = False
+            self._under_way = {}
             if error is not ErrorCode.NONE:
                 self._keep(records)
             group.is_stored = group.is_stored or base_offset >= 0

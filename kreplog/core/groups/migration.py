@@ -38,7 +38,7 @@ from kreplog.core.groups.consumer_group import (
     to_partitions,
 )
 from kreplog.core.groups.group import Group
-from kreplog.core.groups.member import MEMBER_BYTES, Member
+from kreplog.core.groups.member import Member
 from kreplog.core.groups.subscribed_topics import ClusterTopics, SubscribedTopic, topic_of
 from kreplog.core.groups.subscription import (
     CONSUMER_PROTOCOL,
@@ -56,6 +56,9 @@ one protocol and the tombstones of the other are one batch of `__consumer_offset
 
 RECORD_BYTES = 400
 """Of these, what a member's records take besides its texts and bytes."""
+
+KEYS = 4
+"""Records of a conversion that name a member, of which each key has the group's id and the member's."""
 
 
 class Refusal(NamedTuple):
@@ -81,7 +84,7 @@ def upgrade(group: Group, cluster: ClusterTopics, max_size: int) -> tuple[Consum
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} its members are of type {group.protocol_type}")
     if len(group.members) > max_size:
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} it has {len(group.members)} members, over {max_size}")
-    if _size(group.members.values()) > MAX_BYTES:
+    if _size(group.group_id, group.members.values()) > MAX_BYTES:
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{text} its members are too large for one batch of records")
     members: dict[str, _ClassicMember] = {}
     for member in group.members.values():
@@ -196,14 +199,14 @@ def downgrade(
             classic.add(_member(member_id, metadata, metadata.classic))
     members = tuple(classic.members.values())
     classic.protocol_type, classic.protocol, classic.leader = CONSUMER_PROTOCOL, classic.select_protocol(), None
-    if classic.protocol is None or _size(members) > MAX_BYTES:
+    if classic.protocol is None or _size(classic.group_id, members) > MAX_BYTES:
         return None
     names = _names_of_owned(consumer, cluster)
     if names is None:
         return None
     for member in members:
         member.assignment = held_assignment(consumer, member.member_id, names)
-    if _size(members) > MAX_BYTES:
+    if _size(classic.group_id, members) > MAX_BYTES:
         return None
     classic.generation = max(0, *(consumer.assignment_of(member.member_id).member_epoch for member in members))
     return members, classic.metadata(wall_ms, {member.member_id: member.assignment for member in members})
@@ -252,12 +255,14 @@ def _member(member_id: str, metadata: ConsumerMemberMetadata, classic: ClassicMe
     )
 
 
-def _size(members: Iterable[Member]) -> int:
-    """The bytes that members take in records of either protocol, at most about."""
+def _size(group_id: str, members: Iterable[Member]) -> int:
+    """The bytes that members take in records of either protocol, and in their tombstones, at most about."""
+    key = len(group_id.encode())
     return sum(
-        member.size
-        - MEMBER_BYTES
-        + RECORD_BYTES
+        RECORD_BYTES
+        + KEYS * (key + len(member.member_id.encode()))
+        + sum(len(text.encode()) for text in (member.instance_id or "", member.client_id, member.client_host))
+        + sum(100 + len(name.encode()) + len(metadata) for name, metadata in member.protocols)
         + 2 * len(member.assignment)
         + max(map(_metadata_size, member.protocols), default=0)
         for member in members

@@ -333,7 +333,7 @@ class ReplicaManager:
                 yield from self._set_aside(partition_state.partition)
                 partition = None
             if (
-                partition is None
+                partition_state.partition not in self._on_disk  # else an older stray lies beside the replica
                 and (partition_state.topic_id, partition_state.partition.partition) in self._strays
                 and not partition_state.is_new
             ):

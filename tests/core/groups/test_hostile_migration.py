@@ -3,6 +3,7 @@ appends that fail."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from kreplog.core.groups.subscription import write_assignment
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
+from kreplog.wire import consumer_group_records
+from kreplog.wire.group_records import encode_batch
 
 from .consumers import Consumer, consumer_shell, settle
 from .group_shell import GROUP, REBALANCE_MS, TOPIC, GroupShell
@@ -32,6 +35,9 @@ from .mixed_groups import AT, QUICK, Classic, all_numbers, formed, kind, metadat
 LARGE = b"x" * MAX_SUBSCRIPTION_BYTES
 """Metadata that leave no room for the topics."""
 
+
+MAX_MESSAGE_BYTES = 1_048_588
+"""The default of max.message.bytes."""
 
 FOUR = tuple(TopicPartition("topic", number) for number in range(4))
 
@@ -338,6 +344,49 @@ class TestDowngradesThatFail:
         shell.fail(ErrorCode.REQUEST_TIMED_OUT)
         errors = [shell.replies[f"beat {member.name}"].error for member in members]
         assert errors == 2 * [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+class TestBatches:
+    """Each append is one batch, which no broker takes over max.message.bytes."""
+
+    @pytest.fixture(autouse=True)
+    def _encode_ids_of_the_shell(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(consumer_group_records, "topic_id_bytes", lambda _: bytes(16))
+
+    @pytest.mark.parametrize(("length", "most"), [(10, 900), (2000, 90), (32_000, 12)])
+    def test_of_an_upgrade_and_the_downgrade_after_it(self, length: int, most: int) -> None:
+        """A group of up to `most` members, with ids of that length, is upgraded only if both fit."""
+        sizes = []
+        for count in (most // 10, most // 4, most // 2, most):
+            shell = consumer_shell(QUICK)
+            members = [Classic(shell, f"{n}", client_id="c" * length) for n in range(count)]
+            formed(shell, *members)
+            at, c = len(shell.logs[AT]), Consumer(shell, "c")
+            c.join()
+            if c.error is ErrorCode.NONE:
+                sizes.append(len(encode_batch(shell.logs[AT][at:])))
+                at = len(shell.logs[AT])
+                c.leave()
+                sizes.append(len(encode_batch(shell.logs[AT][at:])))
+            else:
+                assert kind(shell) == "classic" and "too large" in (c.message or "")
+        assert 150_000 < max(sizes) < MAX_MESSAGE_BYTES
+
+    def test_of_members_that_join_during_an_append(self, shell: GroupShell) -> None:
+        mixed(shell)
+        shell.automatic = False
+        octets = metadata(["topic"]) + bytes(MAX_SUBSCRIPTION_BYTES - 100)
+        responses = [shell.join(f"{number}", f"h{number}", protocols=(("range", octets),)) for number in range(20)]
+        outcomes: tuple[Callable[[], None], ...] = (
+            lambda: shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS),
+            shell.commit,
+            shell.commit,
+        )
+        for outcome in outcomes:
+            assert all(len(encode_batch(effect.records)) < MAX_MESSAGE_BYTES for _, _, effect in shell.waiting)
+            outcome()
+        refused = [response.error for response in responses if response is not None]
+        assert 0 < len(refused) < 20 and set(refused) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # which clients repeat
 
 
 def test_what_is_loaded_of_both_protocols_is_charged_once(shell: GroupShell) -> None:

@@ -58,6 +58,17 @@ def test_a_replica_of_another_topic_id_is_set_aside_and_stays_so() -> None:
     assert shell.strays.keys() == {("id", 0)}
 
 
+def test_a_replica_in_the_next_life_is_not_replaced_by_an_older_stray() -> None:
+    """Simulator seed 306: the replica may be in sync, and the stray lacks what it has acknowledged since."""
+    shell = leading("a")
+    leader_and_isr(shell)
+    assert dict(leader_and_isr(shell, follower(shell, is_new=True)).partitions) == {TP: ErrorCode.NONE}
+    shell.start(2)
+    assert dict(leader_and_isr(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
+    assert shell.content() == [] and RestoreStray not in kinds(shell)
+    assert shell.strays.keys() == {("id", 0)}
+
+
 def test_a_new_partition_is_not_made_of_an_old_one() -> None:
     """A partition that was removed and created again has the same topic id."""
     shell = leading("a")
