@@ -355,7 +355,7 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        _one_of("group_consumer_migration_policy", self.group_consumer_migration_policy.lower(), MIGRATION_POLICIES)
+        _one_of("group_consumer_migration_policy", self._migration_policy, MIGRATION_POLICIES)
         names = self.consumer_assignors
         if not set(names) <= set(ASSIGNORS.values()) or len(set(names)) < len(names):
             known = ", ".join(sorted(ASSIGNORS.values()))
@@ -370,19 +370,23 @@ class GroupConfig:
         return [ASSIGNORS.get(name, name) for name in names]
 
     @property
+    def _migration_policy(self) -> str:
+        return self.group_consumer_migration_policy.lower()
+
+    @property
     def upgrades_groups(self) -> bool:
         """Whether a classic group with members becomes one whose coordinator assigns when a member of that joins."""
-        return self.group_consumer_migration_policy.lower() in ("bidirectional", "upgrade")
+        return self._migration_policy in ("bidirectional", "upgrade")
 
     @property
     def downgrades_groups(self) -> bool:
         """Whether a group becomes a classic one when the last member of the consumer protocol is gone."""
-        return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
+        return self._migration_policy in ("bidirectional", "downgrade")
 
     @property
     def mixes_protocols(self) -> bool:
         """Whether members of the classic protocol may join a group whose coordinator assigns."""
-        return self.group_consumer_migration_policy.lower() != "disabled"
+        return self._migration_policy != "disabled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`kreplog cluster add-brokers`: adds brokers to a cluster on this host, with the fewest moves that restore balance.
 
-`rebalance_plan` makes the plan. Run again, the command continues: broker directories are created once, and ongoing
-reassignments are not requested again.
+`kreplog.commands.rebalance_plan` makes the plan. Run again, the command continues: broker directories are created once,
+and ongoing reassignments are not requested again.
 """
 
 from __future__ import annotations

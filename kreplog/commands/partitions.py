@@ -231,10 +231,7 @@ def elect_preferred(
     for topic in topics or ():
         check_topic(topic)
     with admin_client(cluster, bootstrap) as admin:
-        metadata = admin.metadata(topics or None)
-        for found in metadata.topics:
-            raise_for_error("topic", found.name, found)
-        partitions = reassignment.partitions_in(metadata)
+        partitions = _partitions_of(admin, topics or None)
         result = elect_leaders(admin, ElectionType.PREFERRED, partitions)
     unchanged = len(partitions) - len(result.elected) - len(result.failed)
     if as_json:
@@ -276,7 +273,7 @@ def elect_unclean(
     """
     check_topic(topic)
     with admin_client(cluster, bootstrap) as admin:
-        partitions = _partitions_of(admin, topic)
+        partitions = _partitions_of(admin, [topic])
         unknown = sorted(set(numbers or ()) - {partition.partition for partition in partitions})
         if unknown:
             raise UsageError(f"topic {topic} has no partition {', '.join(map(str, unknown))}")
@@ -288,7 +285,7 @@ def elect_unclean(
         result, leaders = ElectionResult(), dict[TopicPartition, int]()
         if execute and leaderless:
             result = elect_leaders(admin, ElectionType.UNCLEAN, leaderless)
-            leaders = {partition: found.leader_id for partition, found in _partitions_of(admin, topic).items()}
+            leaders = {partition: found.leader_id for partition, found in _partitions_of(admin, [topic]).items()}
     if as_json:
         print_json(
             {
@@ -309,7 +306,7 @@ def elect_unclean(
             if leaders.get(partition, NO_LEADER) != NO_LEADER:
                 outcome = f"leader {leaders[partition]}"
             else:
-                outcome = result.failed.get(partition) or (f"no leader, in sync {found.isr_nodes}, live {_live(found)}")
+                outcome = result.failed.get(partition) or f"no leader, in sync {found.isr_nodes}, live {_live(found)}"
             print(f"{partition}: {outcome}")
         text = f"{counted(len(leaderless), 'partition')} without a leader"
         print(
@@ -321,8 +318,9 @@ def elect_unclean(
         raise typer.Exit(1)
 
 
-def _partitions_of(admin: AdminClient, topic: str) -> dict[TopicPartition, Any]:
-    metadata = admin.metadata([topic])
+def _partitions_of(admin: AdminClient, topics: list[str] | None) -> dict[TopicPartition, Any]:
+    """None for all topics."""
+    metadata = admin.metadata(topics)
     for found in metadata.topics:
         raise_for_error("topic", found.name, found)
     return reassignment.partitions_in(metadata)

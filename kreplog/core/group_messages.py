@@ -345,7 +345,7 @@ class DeleteGroupsResponse:
 MemberRequest = (
     JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | ConsumerGroupHeartbeatRequest
 )
-"""A request that members of a group send to be that."""
+"""A request of a group's membership protocol, the classic or the consumer one (KIP-848)."""
 
 RequestOfGroup = MemberRequest | OffsetCommitRequest | TxnOffsetCommitRequest | OffsetDeleteRequest
 """A request about one group."""
@@ -395,7 +395,8 @@ class StoredMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A generation of a group as it is stored. protocol, leader: None for a group without members. state_ms: when it
+    """A generation of a group as it is stored. protocol, leader: None for a group without members; leader: for
+    one that was downgraded, too, whose members have to rejoin. state_ms: when it
     came into its state, -1 if that is not known."""
 
     protocol_type: str

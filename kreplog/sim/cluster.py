@@ -388,7 +388,8 @@ class Cluster:
         )
         kind = consumer_group_client.GroupConsumer
         if self.plan.migrates:  # a name may be that of two topics while one is deleted and created again
-            kind, topics = migrating_consumer.MigratingConsumer, (*(name for name in topics if name != EXTRA_TOPIC),)
+            kind = migrating_consumer.MigratingConsumer
+            topics = tuple(name for name in topics if name != EXTRA_TOPIC)
         settled = workload.Switch()
         members = []
         for index in range(1, self.plan.subscribers + 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kreplog.core import effects, events
@@ -86,6 +86,10 @@ def describe_effect(effect: effects.Effect, answer: Any = None, error: BaseExcep
     return (_log_effect(effect, answer) or _store_effect(effect) or _other_effect(effect)) + failed
 
 
+def _result(answer: Any, show: Callable[[Any], str] = str) -> str:
+    return "" if answer is None else f": {show(answer)}"
+
+
 def _log_effect(effect: effects.Effect, answer: Any) -> str | None:
     match effect:
         case effects.OpenLog(partition=partition):
@@ -99,19 +103,19 @@ def _log_effect(effect: effects.Effect, answer: Any) -> str | None:
             offsets = f"[{info.first_offset}, {info.last_offset + 1})"
             return f"appends {offsets} to {partition} as leader in epoch {epoch}{repeated}"
         case effects.AppendAsFollower(partition=partition):
-            return f"appends to {partition} as follower" + (f": {_log(answer)}" if answer is not None else "")
+            return f"appends to {partition} as follower" + _result(answer, _log)
         case effects.EndOfRecords(partition=partition):
-            return f"reads the end of the records for {partition}" + (f": {answer}" if answer is not None else "")
+            return f"reads the end of the records for {partition}" + _result(answer)
         case effects.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
             return f"begins epoch {epoch} of {partition}" + (f" at offset {answer.leo}" if answer is not None else "")
         case effects.TruncateTo(partition=partition, offset=offset):
-            return f"truncates {partition} to {offset}" + (f": {_log(answer)}" if answer is not None else "")
+            return f"truncates {partition} to {offset}" + _result(answer, _log)
         case effects.TruncateFullyAndStartAt(partition=partition, offset=offset):
             return f"truncates {partition} fully and starts it at {offset}"
         case effects.DeleteRecordsBefore(partition=partition, offset=offset):
             return f"deletes records of {partition} before {offset}"
         case effects.EnforceRetention(partition=partition):
-            return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
+            return f"enforces the retention of {partition}" + _result(answer, _log)
         case effects.ConfigureLog(partition=partition, config=config):
             return f"applies new settings to {partition}: {config}"
         case (
@@ -120,7 +124,7 @@ def _log_effect(effect: effects.Effect, answer: Any) -> str | None:
         ):
             return f"reads {partition} from {offset}, below {limit}"
         case effects.SizeFrom(partition=partition, offset=offset):
-            return f"reads how many bytes {partition} has from {offset}" + ("" if answer is None else f": {answer}")
+            return f"reads how many bytes {partition} has from {offset}" + _result(answer)
         case effects.AdvanceHighWatermark(partition=partition, offset=offset):
             return f"moves the high watermark of {partition} to {offset}"
         case effects.Flush(partition=partition):

@@ -16,7 +16,6 @@ from kreplog.types import NO_LEADER, TopicPartition
 SPOIL_AFTER_MS = 300
 """How long after dynamic configs are written they become unreadable: a controller has sent them by then, usually."""
 
-
 UNNEEDED_SHARE = 0.3
 """The share of the requests for unclean elections that are of any partition."""
 
@@ -52,7 +51,7 @@ class OperatorActions(ActionTargets):
         return True
 
     def _leaderless(self, action: Action) -> list[TopicPartition]:
-        """A partition without a leader by the store, or some, or all."""
+        """The partitions without a leader in the store, from a drawn one on."""
         leader_of = self._cluster.leader_of
         found = [partition for partition in self._client_partitions() if leader_of(partition) == NO_LEADER]
         return found[int(action.draws[1] * len(found)) :]
@@ -99,8 +98,8 @@ class OperatorActions(ActionTargets):
         return done
 
     def _cancel_reassignment(self, action: Action, partition: TopicPartition) -> None:
-        self._note(action, f"the reassignment of {partition} is cancelled", partition)
-        self._cluster.admin.reassign(partition, None)
+        if self._cluster.admin.reassign(partition, None):
+            self._note(action, f"the reassignment of {partition} is cancelled", partition)
 
     def _settings(self, action: Action) -> bool:
         """Change min.insync.replicas or flush.messages; where the power may fail only one of the two, which keeps the

@@ -112,7 +112,7 @@ class VirtualAutomaticTopics:
         carry_out(process, create_topic(name, operations), partial(self._written, name))
 
     def _written(self, name: str, _result: None, error: KreplogError | None) -> None:
-        self._attempt_ended(name, ErrorCode.NONE if error is None else ErrorCode(admin_error(error)))
+        self._attempt_ended(name, ErrorCode.NONE if error is None else admin_error(error))
 
     def _attempt_ended(self, name: str, error: ErrorCode) -> None:
         if not self._process.alive:

@@ -1,4 +1,4 @@
-"""Member: a consumer of confluent-kafka with group.protocol=consumer (KIP-848) that a thread polls."""
+"""Member: a consumer of confluent-kafka that a thread polls, by default with group.protocol=consumer (KIP-848)."""
 
 from __future__ import annotations
 

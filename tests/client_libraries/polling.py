@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
 POLL_MS = 1000
 
 
-class PollingThread:
+class PollingThread(ABC):
     """Calls `_poll` of a consumer again and again, until it is closed at the end of `with`."""
 
     def __init__(self, consumer: Any) -> None:
@@ -32,8 +33,9 @@ class PollingThread:
         while not self._ended.is_set():
             self._poll()
 
+    @abstractmethod
     def _poll(self) -> None:
-        raise NotImplementedError
+        """Poll once."""
 
 
 class Polled(PollingThread):

@@ -11,7 +11,7 @@ import pytest
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.client_libraries.members import Member
 from tests.client_libraries.test_consumer_protocol import NEEDS, SETTINGS, produce, shared, topic_of
-from tests.integration.clusters import eventually, running
+from tests.integration.clusters import WITHIN_S, eventually, running
 
 confluent: Any = pytest.importorskip("confluent_kafka", reason=NEEDS)
 library: Any = pytest.importorskip("confluent_kafka.admin", reason=NEEDS)
@@ -28,7 +28,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def type_of(bootstrap: str, group: str) -> str:
     admin = library.AdminClient({"bootstrap.servers": bootstrap})
-    listed = admin.list_consumer_groups().result().valid
+    listed = admin.list_consumer_groups().result(WITHIN_S).valid
     return next(str(each.type.name) for each in listed if each.group_id == group)
 
 
@@ -37,7 +37,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> int:
     admin = library.AdminClient({"bootstrap.servers": bootstrap})
     wanted = [confluent.TopicPartition(topic, number) for number in range(partitions)]
     request = confluent.ConsumerGroupTopicPartitions(group, wanted)
-    found = admin.list_consumer_group_offsets([request])[group].result()
+    found = admin.list_consumer_group_offsets([request])[group].result(WITHIN_S)
     return sum(max(0, each.offset) for each in found.topic_partitions)
 
 

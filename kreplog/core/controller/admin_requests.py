@@ -35,12 +35,12 @@ it has carried it out."""
 class RefusedError(KreplogError):
     """The response to a request, or to a part of it, has this error code of Kafka's; nothing was changed."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
-        self.code = int(code)
+        self.code = code
 
 
-def admin_error(error: KreplogError) -> int:
+def admin_error(error: KreplogError) -> ErrorCode:
     """The error code of an administrative request that has failed; a retriable one if the store has."""
     if isinstance(error, RefusedError):
         return error.code
@@ -52,7 +52,7 @@ def stored_topic(name: str) -> Steps[TopicNode]:
     path = nodes.topic(check_topic(name))
     (node,) = yield GetNodes((path,))
     if node is None:
-        raise _unknown(f"topic {name}")
+        raise unknown(f"topic {name}")
     return nodes.decode_topic(path, node)
 
 
@@ -73,7 +73,7 @@ def delete_topic(name: str) -> Steps[None]:
     except NodeExistsError:
         return
     except NoNodeError as error:
-        raise _unknown(f"topic {name}") from error
+        raise unknown(f"topic {name}") from error
 
 
 def add_partitions(
@@ -129,7 +129,7 @@ def reassign(partition: TopicPartition, target: Sequence[int] | None, brokers: C
     InvalidReplicaAssignmentError, CoordinationError."""
     topic = yield from stored_topic(partition.topic)
     if partition.partition not in topic.partitions:
-        raise _unknown(f"partition {partition}")
+        raise unknown(f"partition {partition}")
     if target is None:
         yield from _cancel_reassignment(partition)
         return
@@ -185,5 +185,6 @@ def directory_in_retry(error: NodeExistsError | NoNodeError) -> bool | None:
     return None if error.index else isinstance(error, NoNodeError)
 
 
-def _unknown(subject: str) -> RefusedError:
+def unknown(subject: str) -> RefusedError:
+    """The refusal of a request for a topic or partition that does not exist."""
     return RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {subject}")

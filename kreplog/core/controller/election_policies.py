@@ -25,12 +25,13 @@ def elect_offline(context: ControllerContext, partition: TopicPartition, current
     if context.has_leader(partition):
         failed = [broker for broker in current.isr if not context.is_online(partition, broker)]
         return shrink_isr(context, partition, current, failed)
-    return _elect_in_place(context, partition, current, context.unclean_allowed(partition))
+    return _offline_election(context, partition, current, context.unclean_allowed(partition))
 
 
-def _elect_in_place(
+def _offline_election(
     context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, unclean_allowed: bool
 ) -> Election | None:
+    """leader_selectors.offline of a partition without a leader."""
     return leader_selectors.offline(
         current,
         context.replicas(partition),
@@ -52,7 +53,9 @@ def shrink_isr(
 
 
 def elect_preferred(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """Elect the preferred replica."""
+    """Elect the preferred replica of a partition that has a leader."""
+    if not context.has_leader(partition):
+        return None
     live = context.can_lead(partition)
     state = leader_selectors.preferred(current, context.replicas(partition), live, context.epoch)
     return None if state is None else Election(state)
@@ -63,7 +66,7 @@ def elect_unclean(context: ControllerContext, partition: TopicPartition, current
     unclean.leader.election.enable is."""
     if context.has_leader(partition):
         return None
-    return _elect_in_place(context, partition, current, unclean_allowed=True)
+    return _offline_election(context, partition, current, unclean_allowed=True)
 
 
 def elect_for_shutdown(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:

@@ -29,9 +29,9 @@ class Leadership(NamedTuple):
         return self.leader != self.preferred if kind is ElectionType.PREFERRED else self.leader == NO_LEADER
 
 
-ELECTIONS: Mapping[str, tuple[ElectionType, ElectionPolicy]] = {
-    nodes.PREFERRED_ELECTION: (ElectionType.PREFERRED, election_policies.elect_preferred),
-    nodes.UNCLEAN_ELECTION: (ElectionType.UNCLEAN, election_policies.elect_unclean),
+ELECTIONS: Mapping[str, ElectionPolicy] = {
+    nodes.PREFERRED_ELECTION: election_policies.elect_preferred,
+    nodes.UNCLEAN_ELECTION: election_policies.elect_unclean,
 }
 """What the nodes of requests elect."""
 
@@ -43,7 +43,8 @@ _NOT_ELECTED = {
 
 def requested_election(election_type: int) -> ElectionType | None:
     """The kind that an ElectLeaders request names; None: it is refused with INVALID_REQUEST. The simulator runs neither
-    this rule nor the next three: its operators write the request into the store and get no response."""
+    this rule nor the next three, nor Leadership: its operators name the partitions themselves, and get no response for
+    each."""
     return ElectionType(election_type) if election_type in list(ElectionType) else None
 
 
@@ -90,15 +91,14 @@ class LeaderElections:
         found: Nodes = yield GetNodes((path,), watch=True)
         if found[0] is None:
             return
-        kind, policy = ELECTIONS[path]
         try:
             requested: Iterable[TopicPartition] = nodes.decode_partitions(path, found[0])
         except CoordinationError as error:
             yield StateChange("error", str(error))
         else:
-            if not requested and kind is ElectionType.PREFERRED:
+            if not requested and path == nodes.PREFERRED_ELECTION:
                 requested = self._context.active_partitions()
-            yield from self._elect(requested, kind, policy)
+            yield from self._elect(requested, ELECTIONS[path])
         yield from self._topics.delete_requests([path])
 
     def on_imbalance(self, percentage: int) -> Steps[None]:
@@ -110,9 +110,9 @@ class LeaderElections:
         for broker, partitions in sorted(preferring.items()):
             elsewhere = [partition for partition in partitions if self._context.states[partition].leader != broker]
             if len(elsewhere) * 100 > percentage * len(partitions):
-                yield from self._elect(elsewhere, *ELECTIONS[nodes.PREFERRED_ELECTION])
+                yield from self._elect(elsewhere, election_policies.elect_preferred)
 
-    def _elect(self, partitions: Iterable[TopicPartition], kind: ElectionType, policy: ElectionPolicy) -> Steps[None]:
+    def _elect(self, partitions: Iterable[TopicPartition], policy: ElectionPolicy) -> Steps[None]:
         context = self._context
         present = [
             partition
@@ -120,7 +120,6 @@ class LeaderElections:
             if partition in context.states
             and context.has_partition(partition)
             and not context.is_pending_deletion(partition)
-            and context.has_leader(partition) is (kind is ElectionType.PREFERRED)
         ]
         yield from self._machines.partitions.handle_state_changes(present, PartitionStatus.ONLINE, policy)
         yield from self._machines.batch.send()

@@ -1,1 +1,1 @@
-"""Consumer groups: the coordinator core of one broker, for the classic protocol."""
+"""Consumer groups: the coordinator core of one broker, for the classic protocol and that of KIP-848."""

@@ -212,15 +212,9 @@ class ClassicMembers:
 
     def _has_to_rejoin(self, consumer: ConsumerGroup, member_id: str) -> bool:
         current = consumer.assignment_of(member_id)
-        match current.state:
-            case _ if current.member_epoch < consumer.target_epoch:
-                return True
-            case MemberState.UNREVOKED_PARTITIONS:
-                return True
-            case MemberState.UNRELEASED_PARTITIONS:
-                return not self._consumers.waits(consumer, member_id)
-            case _:
-                return False
+        if current.member_epoch < consumer.target_epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
+            return True
+        return current.state is MemberState.UNRELEASED_PARTITIONS and not self._consumers.waits(consumer, member_id)
 
     def _error(self, consumer: ConsumerGroup, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
         """Why the request is none of a member of the classic protocol in its generation."""

@@ -45,8 +45,15 @@ MAX_SUBSCRIPTION_BYTES = 128 << 10
 """Of the names of a member's topics and the metadata of its classic protocols: its record has to fit in a batch of
 `__consumer_offsets`, beside others'."""
 
-MAX_UNWRITTEN_SUBSCRIPTION_BYTES = 512 << 10
+MAX_UNWRITTEN_BYTES = 512 << 10
 """Of the members of a group that its log lacks: their records may be one batch, besides the assignments."""
+
+RECORD_BYTES = 400
+"""What a member's records take besides its texts and bytes, at most about."""
+
+KEYS = 4
+"""Records that name a member, of which each key has the group's id and the member's: three, and in a conversion one
+more."""
 
 NOTHING: Partitions = frozenset()
 
@@ -106,15 +113,13 @@ class ConsumerGroup:
     SyncGroup. rewrite: when what an append has failed to write is written again. size: the memory that it takes, about;
     charged: that it is charged.
     classic: the members that use the classic protocol; protocols: how many of them support each of their protocols.
-    is_accepted: False until its first member of the consumer protocol is admitted: if that is refused, the group stays
-    what it was. deferred: requests, and where they are answered, that wait until it has become a classic group; None
-    while it is none of those that do. refused_version: of the metadata by which it could not become one, None once its
+    deferred: requests, and where they are answered, that wait until it has become a classic group; None
+    while it does not become one. refused_version: of the metadata by which it could not become one, None once its
     records have changed.
     """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.is_accepted = True
         self.deferred: list[tuple[Hashable, MemberRequest]] | None = None
         self.refused_version: int | None = None
         self.classic = 0
@@ -336,13 +341,20 @@ def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
     )
 
 
-def unwritten_subscription_bytes(consumer: ConsumerGroup, but: str) -> int:
-    """What MAX_UNWRITTEN_SUBSCRIPTION_BYTES limits. but: the id of a member that does not count."""
-    return sum(
-        subscription_bytes(record.value)
-        for _, record in consumer.writes.lacking()
-        if isinstance(record, ConsumerMemberRecord) and record.value is not None and record.member_id != but
+def unwritten_bytes(consumer: ConsumerGroup, member_id: str, member: ConsumerMemberMetadata) -> int:
+    """What MAX_UNWRITTEN_BYTES limits, with the records of this member, which is about to change."""
+    others = (
+        _record_bytes(consumer.group_id, record.member_id, record.value)
+        for record in consumer.writes.lacking()
+        if isinstance(record, ConsumerMemberRecord) and record.value is not None and record.member_id != member_id
     )
+    return sum(others, _record_bytes(consumer.group_id, member_id, member))
+
+
+def _record_bytes(group_id: str, member_id: str, member: ConsumerMemberMetadata) -> int:
+    texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.subscribed_regex)
+    keys = KEYS * (len(group_id.encode()) + len(member_id.encode()))
+    return RECORD_BYTES + keys + sum(len((text or "").encode()) for text in texts) + subscription_bytes(member)
 
 
 def subscription_bytes(member: ConsumerMemberMetadata) -> int:

@@ -3,7 +3,8 @@
 Each heartbeat states what a member reads and owns, and takes it one step towards its target assignment. A new member,
 another subscription, and topics that change begin a new epoch of the group, with a target assignment of its own; after
 a member that is gone, the next heartbeat of another computes it. What has changed is in the group's log before the
-response is sent.
+response is sent. The first such member upgrades a classic group, and the group is downgraded after the last
+(migration.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kreplog.core.group_messages import GroupMetadata, GroupRecord, MemberReques
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
     MAX_SUBSCRIPTION_BYTES,
-    MAX_UNWRITTEN_SUBSCRIPTION_BYTES,
+    MAX_UNWRITTEN_BYTES,
     NOTHING,
     ConsumerGroup,
     member_size,
@@ -46,7 +47,7 @@ from kreplog.core.groups.consumer_group import (
     subscription_bytes,
     to_assignment,
     to_partitions,
-    unwritten_subscription_bytes,
+    unwritten_bytes,
 )
 from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
 from kreplog.core.groups.described_consumers import described
@@ -96,6 +97,7 @@ class ConsumerMembership:
         self._classic = classic
         self._replay = replay
         self._config = config
+        self._assignors = config.consumer_assignors
         self._timers = timers
         self._log = log
         self._unique = unique
@@ -105,6 +107,8 @@ class ConsumerMembership:
     def heartbeat(
         self, shard: GroupShard, reply_to: Hashable, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> Steps[None]:
+        known = shard.groups.get(request.group_id)
+        is_new = known is None or known.consumer is None
         refusal = invalid(request, self._assignors) or self._begin_group(shard, request)
         if refusal is not None:
             yield Reply(reply_to, refusal)
@@ -116,20 +120,16 @@ class ConsumerMembership:
         else:
             wall_ms: int = yield WallClock()
             response = self._follow(shard, group, request, now_ms, wall_ms)
-            if not consumer.is_accepted and response.error is not ErrorCode.NONE:
+            if is_new and response.error is not ErrorCode.NONE:
                 self._undo_conversion(shard, group)
                 yield Reply(reply_to, response)
                 return
-            if not consumer.is_accepted:
+            if is_new:
                 yield from self._convert(shard, group, now_ms)
         consumer.writes.answer(reply_to, lambda error: refused(error) if error else response)
         yield from self.settle(shard, group)
 
     # Refusals
-
-    @property
-    def _assignors(self) -> list[str]:
-        return self._config.consumer_assignors
 
     def _begin_group(
         self, shard: GroupShard, request: ConsumerGroupHeartbeatRequest
@@ -148,7 +148,6 @@ class ConsumerMembership:
             if not joins:
                 return refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
             consumer = ConsumerGroup(group.group_id)
-            consumer.is_accepted = False
             if group.members or group.pending or not group.is_empty:
                 refusal = self._upgrade(shard, group, consumer)
                 if refusal is not None:
@@ -165,7 +164,6 @@ class ConsumerMembership:
             records = upgrade(group, self._cluster, self._config.group_consumer_max_size)
             if isinstance(records, Refusal):
                 return records
-            consumer.writes.unwritten[GroupRecord] = GroupRecord(group.group_id, None)
             for record in records:
                 self.change(consumer, record)
             if not shard.reserve(group, consumer.size):
@@ -177,14 +175,13 @@ class ConsumerMembership:
     def _convert(self, shard: GroupShard, group: Group, now_ms: int) -> Steps[None]:
         """Nothing refuses the first member: what was stored of a classic group is deleted by the same append."""
         consumer, was_stored = consumer_of(group), group.is_stored
-        if was_stored and not consumer.classic:
+        if was_stored or consumer.classic:
             consumer.writes.unwritten = {GroupRecord: GroupRecord(group.group_id, None), **consumer.writes.unwritten}
         if consumer.classic:
             text = f"{group.group_id} is upgraded, with {consumer.classic} members of the classic protocol"
             yield StateChange("info", f"{shard.partition}: group {text}")
         yield from self._classic.end(shard, group)
         group.is_stored = was_stored
-        consumer.is_accepted = True
         for member_id in consumer.members:
             if consumer.is_classic(member_id):
                 self.renew(shard, group, member_id, now_ms)
@@ -247,8 +244,7 @@ class ConsumerMembership:
         known = members.get(member_id)
         growth = member_size(member_id, member) - (0 if known is None else member_size(member_id, known))
         if growth > 0:
-            waiting = unwritten_subscription_bytes(consumer_of(group), but=member_id)
-            if waiting + subscription_bytes(member) > MAX_UNWRITTEN_SUBSCRIPTION_BYTES:
+            if unwritten_bytes(consumer_of(group), member_id, member) > MAX_UNWRITTEN_BYTES:
                 return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if not shard.reserve(group, growth):
                 return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,9 +1,9 @@
 """GroupCoordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
 
 It routes each request to the shard of its group, loads a shard when its leadership begins, drops it when that ends,
-and has the timers. membership.py, consumer_membership.py and classic_members.py decide about
-members, committed_offsets.py about offsets. Nothing waits: an append is
-an effect, and what follows from it is a step of its own.
+and has the timers. membership.py, consumer_membership.py and classic_members.py decide about members,
+committed_offsets.py about offsets. Nothing waits: an append is an effect, and what follows from it is a step of its
+own.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class GroupCoordinator:
         self._consumers = ConsumerMembership(
             config, self._timers, self._log, unique, cluster, self.totals, self._membership, self._handle
         )
-        self._classic = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
+        self._classic_members = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
         self._offsets = CommittedOffsets(
             config, self._log, lambda partition: partition in cluster.partitions, self.totals
         )
@@ -285,7 +285,7 @@ class GroupCoordinator:
         if isinstance(request, MemberRequest) and consumer is not None and consumer.deferred is not None:
             consumer.deferred.append((reply_to, request))
             return
-        classic = self._membership if consumer is None or not consumer.members else self._classic
+        classic = self._membership if consumer is None or not consumer.members else self._classic_members
         match request:
             case ConsumerGroupHeartbeatRequest():
                 yield from self._consumers.heartbeat(shard, reply_to, request, now_ms)
@@ -303,7 +303,7 @@ class GroupCoordinator:
             case SyncGroupRequest():
                 yield from classic.sync(shard, reply_to, request, now_ms)
             case LeaveGroupRequest():
-                leaves = classic if consumer is None else self._classic
+                leaves = classic if consumer is None else self._classic_members
                 yield from leaves.leave(shard, reply_to, request, now_ms)
             case OffsetDeleteRequest():
                 yield from self._offsets.delete(shard, reply_to, request)

@@ -1,4 +1,4 @@
-"""What a group is in the other protocol, as pure functions: nothing is changed by them.
+"""Converts a group between the two protocols, as pure functions: nothing is changed by them.
 
     upgrade    classic group -> records of a consumer group: its members go on with the classic protocol. The generation
                is the epoch; the last assignment what each owns; what it had still owned when it joined, and nobody has
@@ -31,7 +31,9 @@ from kreplog.core.consumer_group_messages import (
 from kreplog.core.group_messages import GroupMetadata
 from kreplog.core.groups.assignors import Partition, Partitions
 from kreplog.core.groups.consumer_group import (
+    KEYS,
     MAX_SUBSCRIPTION_BYTES,
+    RECORD_BYTES,
     ConsumerGroup,
     subscription_bytes,
     to_assignment,
@@ -53,12 +55,6 @@ from kreplog.types import TopicPartition
 MAX_BYTES = 800_000
 """Maximum of the metadata and assignments of a group's members, in the larger of the two protocols' records: those of
 one protocol and the tombstones of the other are one batch of `__consumer_offsets`, of 1,048,588 bytes by default."""
-
-RECORD_BYTES = 400
-"""Of these, what a member's records take besides its texts and bytes."""
-
-KEYS = 4
-"""Records of a conversion that name a member, of which each key has the group's id and the member's."""
 
 
 class Refusal(NamedTuple):
@@ -199,7 +195,7 @@ def downgrade(
             classic.add(_member(member_id, metadata, metadata.classic))
     members = tuple(classic.members.values())
     classic.protocol_type, classic.protocol, classic.leader = CONSUMER_PROTOCOL, classic.select_protocol(), None
-    if classic.protocol is None or _size(classic.group_id, members) > MAX_BYTES:
+    if classic.protocol is None or _size(classic.group_id, members) > MAX_BYTES:  # before what takes longer
         return None
     names = _names_of_owned(consumer, cluster)
     if names is None:
@@ -264,10 +260,6 @@ def _size(group_id: str, members: Iterable[Member]) -> int:
         + sum(len(text.encode()) for text in (member.instance_id or "", member.client_id, member.client_host))
         + sum(100 + len(name.encode()) + len(metadata) for name, metadata in member.protocols)
         + 2 * len(member.assignment)
-        + max(map(_metadata_size, member.protocols), default=0)
+        + max((len(metadata) for _, metadata in member.protocols), default=0)
         for member in members
     )
-
-
-def _metadata_size(protocol: tuple[str, bytes]) -> int:
-    return len(protocol[1])

@@ -13,7 +13,7 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
-from kreplog.core.controller.admin_requests import ATTEMPTS, RefusedError, stored_topic
+from kreplog.core.controller.admin_requests import ATTEMPTS, RefusedError, stored_topic, unknown
 from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
 from kreplog.core.messages import BrokerConfigs
 from kreplog.core.topic_settings import altered as altered_topic
@@ -84,7 +84,7 @@ class ConfigHandlers:
             except BadVersionError:
                 continue
             except NoNodeError as error:
-                raise _no_topic(name) from error
+                raise unknown(f"topic {name}") from error
             await self._topics.until(partial(self._is_applied, name, config), METADATA_WAIT_S)
             return {}
         raise _contended(name)
@@ -144,7 +144,7 @@ class ConfigHandlers:
         path = nodes.topic_config(name)
         (node,) = await self._store.get_nodes((path,))
         if node is None:
-            raise _no_topic(name)
+            raise unknown(f"topic {name}")
         before = None
         try:
             before = nodes.decode_topic_config(path, node)
@@ -169,7 +169,3 @@ def _contended(subject: str) -> RefusedError:
     return RefusedError(
         ErrorCode.REQUEST_TIMED_OUT, f"too many concurrent changes of the settings of {subject}: try again"
     )
-
-
-def _no_topic(name: str) -> RefusedError:
-    return RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")

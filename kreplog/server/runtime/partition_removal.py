@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from kreplog.coord.base import Session
 from kreplog.core.controller import admin_requests
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, NoNodeError, UsageError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, UsageError
+from kreplog.server.runtime.store import children_of
 
 T = TypeVar("T")
 
@@ -46,17 +47,10 @@ def _carry_out(steps: Steps[T], session: Session) -> T:
                 case GetNodes(paths):
                     answer = session.get_many(paths)
                 case GetChildren(path):
-                    answer = _children(session, path)
+                    answer = children_of(session, path)
                 case Multi(operations):
                     answer = session.multi(operations)
                 case _:
                     raise InvariantError(f"{effect} neither reads nor writes the store")
         except CoordinationError as failed:
             error = failed
-
-
-def _children(session: Session, path: str) -> list[str] | None:
-    try:
-        return session.children(path)
-    except NoNodeError:
-        return None

@@ -182,7 +182,7 @@ class StoreLink:
     async def get_children(self, path: str, on_watch: OnWatch | None = None) -> list[str] | None:
         """Sorted names; None if there is no such node, and on_watch then waits for it."""
         watch = self._watch(on_watch)
-        return await self.call(lambda session: _get_children(session, path, watch))
+        return await self.call(lambda session: children_of(session, path, watch))
 
     def _watch(self, on_watch: OnWatch | None) -> Watch | None:
         """The callback for the session's thread; the same for each `on_watch`, so that the store keeps one."""
@@ -252,7 +252,11 @@ class AnySession:
 
 
 def _paths(batch: Sequence[Submission[Session | None, Done]]) -> str:
-    return ", ".join(operation.path for submission in batch for operation in submission.operations)
+    return ", ".join(
+        path
+        for submission in batch
+        for path in (*(operation.path for operation in submission.operations), *submission.paths)
+    )
 
 
 def _carry_out(batch: Sequence[Submission[Session | None, Done]], session: Session) -> Sequence[Any]:
@@ -267,7 +271,8 @@ def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> l
     return session.get_many(paths)
 
 
-def _get_children(session: Session, path: str, watch: Watch | None) -> list[str] | None:
+def children_of(session: Session, path: str, watch: Watch | None = None) -> list[str] | None:
+    """Sorted names; None if there is no such node, and watch then waits for it."""
     while True:
         try:
             return session.children(path, watch)

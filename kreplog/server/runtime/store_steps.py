@@ -35,7 +35,7 @@ async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
                 case Multi(operations):
                     answer = await store.multi(operations)
                 case Pause(ms):
-                    await asyncio.sleep(ms / 1000)
+                    await asyncio.sleep(ms / 1000)  # these steps set no watch
                 case StateChange(level, text):
                     _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
                 case _:

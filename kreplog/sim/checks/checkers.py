@@ -390,7 +390,7 @@ class Checkers:
             self._state_changed(model, nodes.decode_leader_and_isr(path, dump[path]))
 
     def _may_be_unclean(self, partition: TopicPartition) -> bool:
-        """Whether the controller of now is to elect any replica of it. A later one drops the request."""
+        """Whether the current controller is to elect any replica of it. A later one drops the request."""
         return self._unclean_requested[0] == self._controller_epoch and partition in self._unclean_requested[1]
 
     def _configured(self, topic_id: str, config: TopicConfig) -> None:

@@ -44,8 +44,10 @@ def _is_own(
 ) -> bool:
     if results is not None:
         return len(results) == len(operations) and all(map(_is_result, operations, results))
-    if error is None or error.index is None or error.path is None:
-        return error is not None
+    if error is None:
+        return False
+    if error.index is None or error.path is None:
+        return True
     if error.index >= len(operations):
         return False
     operation = operations[error.index]

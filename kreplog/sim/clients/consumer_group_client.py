@@ -180,7 +180,8 @@ class GroupConsumer:
         self._begin()
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
-        """The coordinator and its response, None for none."""
+        """The coordinator and its response, None for none. more_ms: on top of the request time-out, for a join that
+        waits for others."""
         coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
         response = None
         if coordinator != NO_LEADER:

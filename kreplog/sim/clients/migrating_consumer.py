@@ -1,8 +1,9 @@
 """Members of a group that restart with the other protocol now and then (KIP-848), as clients of workload.py.
 
 With the consumer protocol it is a GroupConsumer. With the classic one it gives up all before it joins, as consumers
-with an eager assignor do, leads a generation if it is to, and owns what its SyncGroup gets until its session ends. It
-is another member after a JoinGroup without a response, which may arrive late, and says that the member owns nothing.
+with an eager assignor do, leads a generation if it is to, and owns what its SyncGroup gets until its session ends.
+After a JoinGroup without a response it joins as a new member: that request may arrive late, and says that its member
+owns nothing.
 """
 
 from __future__ import annotations

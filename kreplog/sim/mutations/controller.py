@@ -11,6 +11,7 @@ from kreplog.core.controller import (
     admin_requests,
     automatic_creation,
     controller,
+    election_policies,
     fencing,
     leader_and_isr_writer,
     leader_selectors,
@@ -32,7 +33,7 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import ErrorCode, NodeExistsError
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
-from kreplog.types import ElectionType, LeaderAndIsr, StoreOperation, TopicPartition
+from kreplog.types import LeaderAndIsr, StoreOperation, TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -85,10 +86,9 @@ def _unclean_election_of_all() -> list[Patch]:
     """A request for the unclean election of some partitions elects in all that have no leader."""
     right = LeaderElections._elect
 
-    def elect(
-        self: LeaderElections, partitions: Iterable[TopicPartition], kind: ElectionType, policy: ElectionPolicy
-    ) -> Steps[None]:
-        return right(self, self._context.active_partitions() if kind else partitions, kind, policy)
+    def elect(self: LeaderElections, partitions: Iterable[TopicPartition], policy: ElectionPolicy) -> Steps[None]:
+        is_unclean = policy is election_policies.elect_unclean
+        return right(self, self._context.active_partitions() if is_unclean else partitions, policy)
 
     return [(LeaderElections, "_elect", elect)]
 

@@ -263,7 +263,7 @@ def test_but_not_for_long(world: World) -> None:
         (ConnectionLossError("no response"), ErrorCode.REQUEST_TIMED_OUT),
         (BadVersionError("written in the meantime"), ErrorCode.REQUEST_TIMED_OUT),
         (InvalidTopicError("a#b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (RefusedError(40, "no such setting"), 40),
+        (RefusedError(ErrorCode.INVALID_CONFIG, "no such setting"), ErrorCode.INVALID_CONFIG),
         (KreplogError("unexpected"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )

@@ -99,12 +99,17 @@ def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of
     cluster.check()
 
 
-def test_without_an_in_sync_replica_there_is_no_leader_until_it_returns() -> None:
-    cluster = cluster_with(1, 2)
+def lose_in_sync_replicas(cluster: Cluster) -> None:
+    """Broker 2 stops and leaves the ISRs; then broker 1, the last in them."""
     cluster.brokers[2].stop()
     cluster.run()
     cluster.brokers[1].stop()
     cluster.run()
+
+
+def test_without_an_in_sync_replica_there_is_no_leader_until_it_returns() -> None:
+    cluster = cluster_with(1, 2)
+    lose_in_sync_replicas(cluster)
     assert cluster.leader_and_isr(T0) == (NO_LEADER, (1,))
     assert cluster.controller.context.partition_status(T0) is PartitionStatus.OFFLINE
     cluster.brokers[2].start()
@@ -121,10 +126,7 @@ def test_without_an_in_sync_replica_there_is_no_leader_until_it_returns() -> Non
 
 def test_f19_an_unclean_election_only_where_the_topic_allows_it_and_loudly() -> None:
     cluster = cluster_with(1, 2)
-    cluster.brokers[2].stop()
-    cluster.run()
-    cluster.brokers[1].stop()
-    cluster.run()
+    lose_in_sync_replicas(cluster)
     cluster.brokers[2].start()
     cluster.run()
     assert not cluster.unclean
@@ -143,10 +145,7 @@ def test_an_unclean_election_on_request_of_the_partitions_named_that_have_no_lea
     cluster.create_topic("u", {0: (1, 2), 1: (1, 2), 2: (1, 3)})
     cluster.run()
     named = [TopicPartition("u", number) for number in (0, 2, 3)]
-    cluster.brokers[2].stop()
-    cluster.run()
-    cluster.brokers[1].stop()
-    cluster.run()
+    lose_in_sync_replicas(cluster)
     cluster.brokers[2].start()
     cluster.run()
     led = cluster.leader_and_isr(named[1])
@@ -186,10 +185,7 @@ def test_an_unclean_election_on_request_takes_a_replica_in_sync_first_and_none_t
 def test_an_unclean_election_requested_of_an_earlier_controller_is_dropped() -> None:
     """Its replicas in sync may be about to return: whoever requested it has learned that nobody was elected."""
     cluster = cluster_with(1, 2)
-    cluster.brokers[2].stop()
-    cluster.run()
-    cluster.brokers[1].stop()
-    cluster.run()
+    lose_in_sync_replicas(cluster)
     cluster.controllers[0].die()
     cluster.write(*admin_operations.election_operations(ElectionType.UNCLEAN, [T0]))
     cluster.brokers[2].start()

@@ -43,7 +43,7 @@ def metadata(topics: Iterable[str], owned: Iterable[TopicPartition] = (), versio
 
 class Classic:
     """A member of the classic protocol, which leads if it is to. eager: it gives up all before it joins. error: of the
-    last response; waits: while its JoinGroup or SyncGroup has none."""
+    last response, None while its JoinGroup or SyncGroup has none."""
 
     def __init__(self, shell: GroupShell, name: str, *, eager: bool = False, **fields: Any) -> None:
         self.shell, self.name, self.eager, self.fields = shell, name, eager, fields

@@ -17,7 +17,7 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
 )
 from kreplog.core.groups import migration
-from kreplog.core.groups.consumer_group import MAX_SUBSCRIPTION_BYTES, ConsumerGroup
+from kreplog.core.groups.consumer_group import MAX_SUBSCRIPTION_BYTES, RECORD_BYTES, ConsumerGroup
 from kreplog.core.groups.consumer_membership import REWRITE_MS
 from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscribed_topics import ClusterTopics
@@ -179,7 +179,7 @@ class TestMissingTopics:
         self, shell: GroupShell, missing: int
     ) -> None:
         """Of a topic that is missing, or has fewer partitions."""
-        shell.cluster.create("other", 2)
+        topic_id = shell.cluster.create("other", 2)
         other = TopicPartition("other", 1)
         a = Classic(shell, "a", topics=("topic", "other"))
         formed(shell, a)
@@ -196,7 +196,7 @@ class TestMissingTopics:
         c.join("topic", "other")
         settle(c)
         assert c.error is ErrorCode.NONE
-        assert ("id-3", 1) not in c.owned
+        assert (topic_id, 1) not in c.owned
 
 
 class TestDeadlines:
@@ -305,7 +305,7 @@ class TestDowngradesThatFail:
         self, shell: GroupShell, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         a, c = mixed(shell)
-        monkeypatch.setattr(migration, "MAX_BYTES", migration.RECORD_BYTES)
+        monkeypatch.setattr(migration, "MAX_BYTES", RECORD_BYTES)
         tried: list[ConsumerGroup] = []
         downgrade = migration.downgrade
 
@@ -387,6 +387,15 @@ class TestBatches:
             outcome()
         refused = [response.error for response in responses if response is not None]
         assert 0 < len(refused) < 20 and set(refused) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # which clients repeat
+
+    def test_of_members_with_long_ids_that_join_during_an_append(self, shell: GroupShell) -> None:
+        mixed(shell)
+        shell.automatic = False
+        for number in range(30):
+            Consumer(shell, f"{number}-" + "i" * 32_000).join()
+        while shell.waiting:
+            assert all(len(encode_batch(effect.records)) < MAX_MESSAGE_BYTES for _, _, effect in shell.waiting)
+            shell.commit()
 
 
 def test_what_is_loaded_of_both_protocols_is_charged_once(shell: GroupShell) -> None:

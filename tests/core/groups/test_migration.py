@@ -21,6 +21,7 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
 )
 from kreplog.core.groups import migration
+from kreplog.core.groups.consumer_group import RECORD_BYTES
 from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscription import read_assignment, read_subscription, write_assignment, write_subscription
 from kreplog.errors import ErrorCode
@@ -209,7 +210,7 @@ class TestUpgrade:
         self, shell: GroupShell, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         formed(shell, Classic(shell, "a"), Classic(shell, "b"))
-        monkeypatch.setattr(migration, "MAX_BYTES", 2 * migration.RECORD_BYTES)
+        monkeypatch.setattr(migration, "MAX_BYTES", 2 * RECORD_BYTES)
         c = Consumer(shell, "c")
         c.join()
         assert c.error is ErrorCode.GROUP_ID_NOT_FOUND and "too large" in (c.message or "")
@@ -477,7 +478,7 @@ def test_each_prefix_of_the_batches_is_a_whole_group() -> None:
             assert state(loaded(list(shell.logs[AT]))) == state(shell)
         return response
 
-    shell._perform, shell.put = recorded, compared  # type: ignore[method-assign]
+    shell._perform, shell.put = recorded, compared  # type: ignore[method-assign]  # of this shell alone
     formed(shell, a, b)
     a.commit(7)
     c.join()

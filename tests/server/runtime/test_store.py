@@ -35,13 +35,7 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
     async def work() -> None:
         sessions: list[int] = []
         lost: list[bool] = []
-        link = StoreLink(
-            make_store(f"embedded:{tmp_path}"),
-            5000,
-            sessions.append,
-            lambda: lost.append(link.connected),
-            lambda _: None,
-        )
+        link = link_to(tmp_path, sessions.append, lambda: lost.append(link.connected))
         with pytest.raises(SessionExpiredError):
             await link.multi(())
         running = asyncio.create_task(link.run())
@@ -156,9 +150,7 @@ def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) 
     """Thousands of concurrent ISR changes need few transactions; a refused one fails alone, in order."""
 
     async def work() -> None:
-        link = StoreLink(
-            make_store(f"embedded:{tmp_path}"), 5000, lambda _: connected.set(), lambda: None, lambda _: None
-        )
+        link = link_to(tmp_path, lambda _: connected.set())
         connected = asyncio.Event()
         running = asyncio.create_task(link.run())
         await connected.wait()
