@@ -1,31 +1,29 @@
 """ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics and of brokers (KIP-226).
 
-New settings are written to the store on condition that no other write came in between; the controller, which watches
+New settings are written to the store by the steps of core.controller.config_requests; the controller, which watches
 them, sends them to the brokers. Requests are messages of kreplog.wire.generic, results the fields of their responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from kreplog.config import TopicConfig
-from kreplog.core import nodes
-from kreplog.core.controller.admin_operations import set_broker_config_operations, set_config_operations
-from kreplog.core.controller.admin_requests import ATTEMPTS, RefusedError, stored_topic, unknown
-from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
+from kreplog.core.controller.admin_requests import RefusedError
+from kreplog.core.controller.config_requests import alter_broker, alter_topic
+from kreplog.core.dynamic_configs import Change, altered, parsed, resource_error
 from kreplog.core.messages import BrokerConfigs
 from kreplog.core.topic_settings import altered as altered_topic
 from kreplog.core.topic_settings import without_own
-from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError, NoNodeError
+from kreplog.errors import ErrorCode
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
 from kreplog.server.handlers.admin import Fields, first_by_name, refuse_repeated, respond_to
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
-from kreplog.types import Node
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """Resource types."""
@@ -75,60 +73,34 @@ class ConfigHandlers:
             return await self._alter_broker(name, changes, validate_only, keep)
         if kind != TOPIC_RESOURCE:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "only settings of topics and brokers can be altered")
-        for _ in range(ATTEMPTS):
-            config, version = await self._changed(name, changes, keep)
-            if validate_only:
-                return {}
-            try:
-                await self._store.multi(set_config_operations(name, config, version))
-            except BadVersionError:
-                continue
-            except NoNodeError as error:
-                raise unknown(f"topic {name}") from error
+        default = without_own(self._settings.static.topic)
+
+        def alter(before: TopicConfig | None, replicas: int) -> TopicConfig:
+            return altered_topic(before, changes, default, replicas, keep=keep)
+
+        steps = alter_topic(name, alter, replace_unreadable=not keep, validate_only=validate_only)
+        config = await carry_out(steps, self._store)
+        if not validate_only:
             await self._topics.until(partial(self._is_applied, name, config), METADATA_WAIT_S)
-            return {}
-        raise _contended(name)
+        return {}
 
     async def _alter_broker(self, name: str, changes: Sequence[Change], validate_only: bool, keep: bool) -> Fields:
-        """Alter the dynamic configs of this broker, or with an empty name the cluster-wide default. INVALID_REQUEST
-        also for a wrong value: Kafka keeps that error for compatibility (KAFKA-13609)."""
+        """Alter the dynamic configs of this broker, or with an empty name the cluster-wide default."""
         broker_id = self._settings.static.broker_id
         refused = resource_error(name, broker_id)
         if refused is not None:
             raise RefusedError(ErrorCode.INVALID_REQUEST, refused)
         subject = broker_id if name else None
-        path = nodes.broker_config(subject)
-        for _ in range(ATTEMPTS):
-            parent, node = await self._store.get_nodes((nodes.BROKER_CONFIGS, path))
-            before = await self._broker_config(path, node, keep)
-            try:
-                after = altered(before if keep and before else {}, changes, PARSERS, cluster_wide=not name)
-            except InvalidSettingError as error:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from error
-            if validate_only:
-                return {}
-            if before != after:
-                version = None if node is None else node.stat.version
-                try:
-                    await self._store.multi(
-                        set_broker_config_operations(subject, after, version, directory=parent is None)
-                    )
-                except (NodeExistsError, NoNodeError, BadVersionError):
-                    continue
-            configs = tuple(after.items())
+
+        def alter(before: Mapping[str, str]) -> dict[str, str]:
+            return altered(before if keep else {}, changes, PARSERS, cluster_wide=not name)
+
+        steps = alter_broker(subject, alter, replace_unreadable=not keep, validate_only=validate_only)
+        configs = tuple((await carry_out(steps, self._store)).items())
+        if not validate_only:
             valid, _ = parsed(BrokerConfigs(configs) if name else BrokerConfigs((), configs), PARSERS)
             await self._topics.until(partial(self._applies, subject, valid), METADATA_WAIT_S)
-            return {}
-        raise _contended("the brokers")
-
-    async def _broker_config(self, path: str, node: Node | None, keep: bool) -> dict[str, str] | None:
-        """The dynamic configs in a node; None if it is unreadable, and is to be replaced. Raises RefusedError."""
-        try:
-            return dict(nodes.decode_broker_config(path, node))
-        except CoordinationError as error:
-            if keep:
-                raise RefusedError(ErrorCode.INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
-            return None
+        return {}
 
     def _applies(self, subject: int | None, expected: BrokerConfigs) -> bool:
         """Whether this broker has applied new dynamic configs, given without those that it ignores."""
@@ -137,35 +109,9 @@ class ConfigHandlers:
             return dict(configs.own) == dict(expected.own)
         return dict(configs.default) == dict(expected.default)
 
-    async def _changed(self, name: str, changes: Sequence[Change], keep: bool) -> tuple[TopicConfig, int]:
-        """The new settings, and the version of the node with the old ones. Raises RefusedError."""
-        topic = await carry_out(stored_topic(name), self._store)
-        replicas = len(topic.partitions[min(topic.partitions)].target)
-        path = nodes.topic_config(name)
-        (node,) = await self._store.get_nodes((path,))
-        if node is None:
-            raise unknown(f"topic {name}")
-        before = None
-        try:
-            before = nodes.decode_topic_config(path, node)
-        except CoordinationError as error:
-            if keep:
-                raise RefusedError(ErrorCode.INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
-        default = without_own(self._settings.static.topic)
-        try:
-            return altered_topic(before, changes, default, replicas, keep=keep), node.stat.version
-        except InvalidSettingError as error:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-
     def _is_applied(self, name: str, config: TopicConfig) -> bool:
         """Whether this broker's metadata have the settings, so that the client's next DescribeConfigs shows them."""
         view = self._topics.get(name)
         return view is None or all(
             partition.config == config.with_defaults(partition.config) for partition in view.partitions.values()
         )
-
-
-def _contended(subject: str) -> RefusedError:
-    return RefusedError(
-        ErrorCode.REQUEST_TIMED_OUT, f"too many concurrent changes of the settings of {subject}: try again"
-    )

@@ -12,9 +12,8 @@ from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.controller.admin_operations import (
     create_topic_operations,
-    set_broker_config_operations,
-    set_config_operations,
 )
+from kreplog.core.controller.config_requests import alter_broker, alter_topic
 from kreplog.core.controller.leader_elections import ELECTIONS
 from kreplog.core.controller.new_partitions import added_partitions, assignable
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
@@ -72,7 +71,7 @@ class Administrator:
 
     def configure(self, name: str, config: TopicConfig) -> bool:
         """New settings for a topic."""
-        done = self._write(*set_config_operations(name, config))
+        done = self._request(lambda: alter_topic(name, lambda *_: config, replace_unreadable=False))
         if done:
             self._cluster.topic_configured(name, config)
         return done
@@ -80,16 +79,14 @@ class Administrator:
     def configure_broker(self, broker_id: int | None, name: str, value: str | None) -> bool:
         """Set a dynamic config of a broker, or with None as its id of all brokers; or delete it. Not while its node is
         unreadable."""
-        peek = self._cluster.store.store.peek
         if broker_id in self._cluster.unreadable_configs:
             return False
-        path, directory = nodes.broker_config(broker_id), peek(nodes.BROKER_CONFIGS) is None
-        node = peek(path)
-        before = dict(nodes.decode_broker_config(path, node))
         changes = [Change(name, value, DELETE if value is None else SET)]
-        after = altered(before, changes, {name: str}, cluster_wide=broker_id is None)
-        version = None if node is None else node.stat.version
-        return self._write(*set_broker_config_operations(broker_id, after, version, directory=directory))
+
+        def alter(before: Mapping[str, str]) -> dict[str, str]:
+            return altered(before, changes, {name: str}, cluster_wide=broker_id is None)
+
+        return self._request(lambda: alter_broker(broker_id, alter, replace_unreadable=False))
 
     def spoil_broker_config(self, broker_id: int | None) -> bool:
         """Make the node of a broker's dynamic configs unreadable, or with None as its id that of all brokers; only if

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 
-from kreplog.config import TopicConfig
-from kreplog.coord.memory import MemoryStore
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
-from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import (
     ATTEMPTS,
     ELECTION_RETRY_MS,
@@ -19,11 +15,9 @@ from kreplog.core.controller.admin_requests import (
     admin_error,
     directory_in_retry,
 )
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
-    CoordinationError,
     ErrorCode,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -32,53 +26,14 @@ from kreplog.errors import (
     NoNodeError,
 )
 from kreplog.types import ElectionType, TopicPartition
+from tests.core.controller.request_store import BROKERS, RequestStore, refused
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 REASSIGNED = f"{nodes.REASSIGNED}/t"
-BROKERS = (1, 2, 3)
 
 
-class World:
-    """A store with the topic t of three partitions. paused_ms: by the steps of requests. writes: how many there
-    were."""
-
-    def __init__(self) -> None:
-        self.session = MemoryStore().connect(1000)
-        for path in nodes.PERSISTENT:
-            self.session.create(path)
-        self.paused_ms: list[int] = []
-        self.writes = 0
-        self.create("t")
-
-    def create(self, name: str) -> None:
-        operations = create_topic_operations(name, "id", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, TopicConfig(), BROKERS)
-        self.carry_out(admin_requests.create_topic(name, operations))
-
-    def carry_out(self, steps: Steps[Any], before: Mapping[int, Callable[[], object]] | None = None) -> Any:
-        """The result of the steps. before: what others do before a write is carried out, by its number from 1 on."""
-        self.writes = 0
-        answer: Any = None
-        error: CoordinationError | None = None
-        try:
-            while True:
-                effect = steps.send(answer) if error is None else steps.throw(error)
-                answer = error = None
-                match effect:
-                    case GetNodes(paths):
-                        answer = self.session.get_many(paths)
-                    case GetChildren(path):
-                        answer = None if self.session.exists(path) is None else self.session.children(path)
-                    case Multi(operations):
-                        self.writes += 1
-                        (before or {}).get(self.writes, lambda: None)()
-                        try:
-                            answer = self.session.multi(operations)
-                        except CoordinationError as failed:
-                            error = failed
-                    case Pause(ms):
-                        self.paused_ms.append(ms)
-        except StopIteration as end:
-            return end.value
+class World(RequestStore):
+    """With reassignments of the topic t."""
 
     def reassign(
         self,
@@ -102,10 +57,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def refused(code: ErrorCode) -> Any:
-    return pytest.raises(RefusedError, check=lambda error: error.code == code)
 
 
 # Topics
