@@ -124,8 +124,11 @@ ALLOWED: dict[str, set[str]] = {
     },
     # wire encodes and decodes core.messages.
     "kreplog.client": EVERYWHERE | {"kreplog.wire", "kreplog._native", "kreplog.core.messages"},
-    # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
-    "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
+    # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
+    # coord, core: requests to the controller that Kafka's protocol lacks.
+    "kreplog.cluster": EVERYWHERE
+    | {"kreplog.client", "kreplog.server", "kreplog.managed_log"}
+    | {"kreplog.coord", "kreplog.core", "kreplog.core.controller"},
     # managed_log: the real log as brokers use it, on which a quarter of the seeds run. wire: coordinators' records.
     "kreplog.sim": EVERYWHERE
     | CORES

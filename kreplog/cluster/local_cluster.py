@@ -37,10 +37,10 @@ from kreplog.cluster.files import (
     write_cluster,
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
+from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
-from kreplog.server.runtime.partition_removal import pending_removals, request_removal
-from kreplog.server.runtime.store import make_store, registered_brokers
+from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, Listener, load
 
 POLL_S = 0.02

@@ -47,12 +47,9 @@ _LATEST = 3
 _WITH_EXPIRY = 1
 
 _VERSION_AND_OFFSET = struct.Struct(">hqi")
-_PRODUCER = struct.Struct(">qh")
 
-_HEADER_BYTES = 61
 _TRANSACTIONAL = 16
-_CONTROL = 32
-"""A batch's header size, and bits of its attributes."""
+"""A bit of a batch's attributes."""
 
 
 def encode_batch(records: Iterable[LogRecord]) -> bytes:
@@ -76,17 +73,18 @@ def decode_batches(data: Buffer, offset: int) -> tuple[tuple[int, LogRecord], ..
     """The records of whole batches from `offset` on, each with its offset, as decode_records. Raises
     CorruptBatchError."""
     found: list[tuple[int, LogRecord]] = []
-    for piece, attributes, producer_id, producer_epoch in _pieces(memoryview(data).cast("B")):
+    for piece, info in _pieces(memoryview(data).cast("B")):
         records = batch.decode(piece)
-        committed = markers.committed_of(piece) if attributes & _CONTROL else None
+        committed = markers.committed_of(piece) if info.is_control else None
         if committed is not None:
-            (at,) = LONG.unpack_from(piece)
-            found += [(at, MarkerRecord(producer_id, committed))] if at >= offset else []
+            at = info.base_offset
+            found += [(at, MarkerRecord(info.producer_id, committed))] if at >= offset else []
             continue
         decoded = decode_records((each.offset, each.key, each.value) for each in records if each.offset >= offset)
-        if attributes & _TRANSACTIONAL:
+        if info.attributes & _TRANSACTIONAL:
+            producer = info.producer_id, info.producer_epoch
             found += [
-                (at, PendingOffsetRecord(record.group_id, record.partition, record.value, producer_id, producer_epoch))
+                (at, PendingOffsetRecord(record.group_id, record.partition, record.value, *producer))
                 for at, record in decoded
                 if isinstance(record, OffsetRecord) and record.value is not None
             ]
@@ -95,23 +93,22 @@ def decode_batches(data: Buffer, offset: int) -> tuple[tuple[int, LogRecord], ..
     return tuple(found)
 
 
-def _pieces(data: memoryview) -> Iterator[tuple[memoryview, int, int, int]]:
-    """(batches, attributes, producer id, epoch): each batch of a transaction alone, and what lies between two of them
-    in one piece."""
+def _pieces(data: memoryview) -> Iterator[tuple[memoryview, batch.BatchInfo]]:
+    """Batches, and the first one's header: each of a transaction alone, and what lies between two in one piece."""
     start = at = 0
-    while len(data) - at >= _HEADER_BYTES:
-        end = at + 12 + int(INT.unpack_from(data, at + 8)[0])
-        (attributes,) = SHORT.unpack_from(data, at + 21)
-        if end <= at or end > len(data):
-            break  # what is damaged is the decoder's to say
-        if attributes & (_TRANSACTIONAL | _CONTROL):
-            if at > start:
-                yield data[start:at], 0, -1, -1
-            yield data[at:end], attributes, *_PRODUCER.unpack_from(data, at + 43)
-            start = end
-        at = end
-    if start < len(data):
-        yield data[start:], 0, -1, -1
+    first: batch.BatchInfo | None = None
+    while at < len(data):
+        info = batch.validate(data[at:])
+        if info.is_control or info.attributes & _TRANSACTIONAL:
+            if first is not None:
+                yield data[start:at], first
+                first = None
+            yield data[at : at + info.size], info
+        elif first is None:
+            start, first = at, info
+        at += info.size
+    if first is not None:
+        yield data[start:], first
 
 
 def encode_record(record: LogRecord) -> tuple[bytes, bytes | None]:

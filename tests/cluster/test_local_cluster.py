@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from kreplog.cluster.expansion import extend
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.pid_file import PidFile, read_pid_file
+from kreplog.cluster.store_requests import registered_brokers
 from kreplog.commands import clusters
 from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.network.internal import load_key
-from kreplog.server.runtime.store import registered_brokers
 from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
 

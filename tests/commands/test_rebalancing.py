@@ -14,8 +14,8 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.cluster.expansion import extend
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.store_requests import request_removal
 from kreplog.errors import UsageError
-from kreplog.server.runtime.partition_removal import request_removal
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import end, eventually, kill
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from kreplog.coord.base import CoordinationStore, Session, Watch
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.zookeeper import ZooKeeperStore
-from kreplog.core import nodes
 from kreplog.core.broker.store_submissions import StoreSubmissions, Submission
 from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError, UsageError
 from kreplog.types import Node, StoreOperation, WatchEvent
@@ -32,16 +31,6 @@ SESSION_WAIT_S = 10.0
 T = TypeVar("T")
 OnWatch = Callable[[WatchEvent], None]
 Done = Callable[[Sequence[Any] | None, CoordinationError | None], None]
-
-
-def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
-    """(id of the controller, ids of all registered brokers), as the store has them."""
-    try:
-        ids = {int(child) for child in session.children(nodes.BROKER_IDS)}
-    except NoNodeError:
-        return None, set()
-    (node,) = session.get_many((nodes.CONTROLLER,))
-    return None if node is None else nodes.decode_controller(node), ids
 
 
 def make_store(coordination: str) -> CoordinationStore:

@@ -1,17 +1,28 @@
-"""Removal of a topic's last partitions, requested from the controller through the coordination store: Kafka's protocol
-has no request for it. Source: "Kafka Replication" of Kafka's wiki."""
+"""What Kafka's protocol has no request for, by the coordination store itself: which brokers are registered, and the
+removal of a topic's last partitions, requested from the controller. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from kreplog.coord.base import Session
+from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, UsageError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, NoNodeError, UsageError
 from kreplog.server.runtime.store import children_of
 
 T = TypeVar("T")
+
+
+def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
+    """(id of the controller, ids of all registered brokers), as the store has them."""
+    try:
+        ids = {int(child) for child in session.children(nodes.BROKER_IDS)}
+    except NoNodeError:
+        return None, set()
+    (node,) = session.get_many((nodes.CONTROLLER,))
+    return None if node is None else nodes.decode_controller(node), ids
 
 
 def request_removal(session: Session, topic: str, keep: int) -> list[int]:
