@@ -464,17 +464,19 @@ class Topic(Closing):
         self._cursors.add(cursor)
         return cursor
 
-    def group_cursor(self, name: str, *, start: str = "earliest") -> GroupCursor:
+    def group_cursor(self, name: str, *, start: str = "earliest", isolation: str = "read_uncommitted") -> GroupCursor:
         """Join the cursor group `name`: threads and processes that split the partitions among them; see GroupCursor.
 
         A cursor by `cursor` belongs to one process; a group has the same committed offsets, and the two exclude each
-        other. Arguments as of `cursor`. Raises InvalidTopicError (the name), UsageError (a system other than Linux),
-        CursorLockedError (a cursor has the name), LogClosedError, StorageError (the folder may not be written).
+        other. name, start: as of `cursor`. isolation: as of `Log.read`; with "read_committed" a group that begins at
+        the latest records begins before those of open transactions. Raises InvalidTopicError (the name), UsageError (a
+        system other than Linux), CursorLockedError (a cursor has the name), LogClosedError, StorageError (the folder
+        may not be written).
         """
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
         decoding = Decoding(self.name, self._key_codec, self._value_codec)
-        cursor = GroupCursor(self, name, self._cursor_log, start, decoding)
+        cursor = GroupCursor(self, name, self._cursor_log, start, decoding, isolation)
         self._cursors.add(cursor)
         return cursor
 
@@ -487,6 +489,7 @@ class Topic(Closing):
         record_lock_duration_ms: int = 30_000,
         partition_max_record_locks: int = 2000,
         start: str = "earliest",
+        isolation: str = "read_uncommitted",
     ) -> WorkQueue:
         """Join the work queue `name`: threads and processes that take records and acknowledge each by itself; see
         WorkQueue. The settings are those of Kafka's share groups (KIP-932), with its defaults.
@@ -497,7 +500,8 @@ class Topic(Closing):
         letters (KIP-1191). Without it, records are delivered until they are acknowledged.
         record_lock_duration_ms: how long a record that was taken stays with its worker. partition_max_record_locks:
         records of a partition that are not done while others after them are delivered, 1 to 4000; then it waits.
-        name, start: as of `group_cursor`, which shares the names; all members of a queue are to have the same settings.
+        name, start, isolation: as of `group_cursor`, which shares the names. All members of a queue are to have the
+        same settings.
         Raises as `group_cursor` does, and UsageError, ArgumentTypeError (a setting).
         """
         if self.closed:
@@ -507,7 +511,7 @@ class Topic(Closing):
         if dead_letters is None:
             config = replace(config, delivery_count_limit=None)
         decoding = Decoding(self.name, self._key_codec, self._value_codec)
-        queue = WorkQueue(self, name, self._cursor_log, start, decoding, config, dead_letters)
+        queue = WorkQueue(self, name, self._cursor_log, start, decoding, isolation, config, dead_letters)
         self._cursors.add(queue)
         return queue
 

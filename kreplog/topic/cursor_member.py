@@ -20,7 +20,7 @@ from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import Decoding
 from kreplog.topic.group_locks import GroupLocks
 from kreplog.topic.partition_follows import PartitionFollows
-from kreplog.topic.topic_follow import POLL_INTERVAL_S
+from kreplog.topic.topic_follow import POLL_INTERVAL_S, check_isolation
 from kreplog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ class CursorMember(LockedCursor, ABC):
 
     Raises as LockedCursor does, and UsageError (a system without locks of open files)."""
 
-    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
+    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding, isolation: str) -> None:
+        check_isolation(isolation)
         super().__init__(topic, name, log, start, shared=True)
         self._decoding = decoding
+        self._isolation = isolation
         self._positions: dict[int, int] = {}  # of the partitions that it owns, the longest owned first
         self._surplus: frozenset[int] = frozenset()
         self._follows = PartitionFollows()
@@ -100,7 +102,10 @@ class CursorMember(LockedCursor, ABC):
             offsets = self._topic.offsets()
             if self._start == "latest" and not committed:
                 # Committed at once, else a successor would begin later than this one.
-                committed = {number: self._with_leader_epoch(number, offsets[number].stop) for number in acquired}
+                committed = {
+                    number: self._with_leader_epoch(number, self._latest(number, offsets[number]))
+                    for number in acquired
+                }
                 self._commit_offsets(committed, durable=False)
             for number in acquired:
                 owned[number] = self._own(number, offsets[number], committed.get(number))
@@ -111,6 +116,12 @@ class CursorMember(LockedCursor, ABC):
                 self._locks.release(number)
             raise
         self._positions |= owned
+
+    def _latest(self, number: int, offsets: range) -> int:
+        """Where reading of the latest records begins, as by Kafka's ListOffsets of that isolation level."""
+        if self._isolation == "read_committed":
+            return min(offsets.stop, self._topic._folder.log(number).last_stable_offset)
+        return offsets.stop
 
     def _release_surplus(self) -> None:
         """Give up those of which all that was returned is committed."""
@@ -131,7 +142,7 @@ class CursorMember(LockedCursor, ABC):
             if number not in self._follows.follows and self._may_read(number):
                 self._before_read(number)
                 log = self._topic._folder.log(number)
-                records = reader.Records(log, self._positions[number], None, False)
+                records = reader.Records(log, self._positions[number], None, False, self._isolation)
                 self._follows.add(number, FollowIterator(log, records, None, True, at_once))
 
     def _polled(self) -> list[Any] | None:

@@ -78,8 +78,11 @@ class Cursor(LockedCursor):
     def __iter__(self) -> Iterator[TopicRecord]:
         return self.read()
 
-    def read(self, *, order: str = "partition", on_error: OnError = "raise") -> Iterator[TopicRecord]:
-        """Iterate over the records from the position to the high watermarks now; arguments as of `Topic.read`.
+    def read(
+        self, *, order: str = "partition", isolation: str = "read_uncommitted", on_error: OnError = "raise"
+    ) -> Iterator[TopicRecord]:
+        """Iterate over the records from the position to the high watermarks now; arguments as of `Topic.read`. With the
+        isolation "read_committed" the position stays before the first record of an open transaction.
 
         Raises as that; OffsetOutOfRangeError where retention has deleted the records at the position: `seek` first;
         LogTruncatedError where records that were read are not in the log, once for a partition: the position is then
@@ -90,7 +93,11 @@ class Cursor(LockedCursor):
             if number in self._unverified or starts[number] > stop:
                 self._check_position(self._positions, number, self._stored.get(number))
                 stops[number] = max(stop, starts[number])  # the log has them, and they are not committed in it yet
-        records = self._topic.read(start=starts, stop=stops, order=order, on_error=on_error)
+        if isolation == "read_committed":
+            for number, stop in stops.items():
+                stable = self._topic._folder.log(number).last_stable_offset
+                stops[number] = max(min(stop, stable), starts[number])
+        records = self._topic.read(start=starts, stop=stops, order=order, isolation=isolation, on_error=on_error)
         return self._moving(records, stops)
 
     def _moving(self, records: Iterator[TopicRecord], stops: dict[int, int]) -> Iterator[TopicRecord]:

@@ -30,10 +30,10 @@ class GroupCursor(CursorMember):
     once.
     """
 
-    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding) -> None:
+    def __init__(self, topic: Topic, name: str, log: CursorLog, start: str, decoding: Decoding, isolation: str) -> None:
         self._committed: dict[int, CursorOffset] = {}
         self._uncommitted: set[int] = set()  # those of which records were returned since
-        super().__init__(topic, name, log, start, decoding)
+        super().__init__(topic, name, log, start, decoding, isolation)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"member {self._locks.member} at {self._positions}"

@@ -70,6 +70,7 @@ class QueueMember(CursorMember):
         log: CursorLog,
         start: str,
         decoding: Decoding,
+        isolation: str,
         config: WorkQueueConfig,
         dead_letters: DeadLetterTopic | None,
     ) -> None:
@@ -82,7 +83,7 @@ class QueueMember(CursorMember):
         self._tried_ms = 0  # when it was found locked last
         self._appending_ms: int | None = None  # when the call under way appended its first dead letter
         self._prepare()
-        super().__init__(topic, name, log, start, decoding)
+        super().__init__(topic, name, log, start, decoding, isolation)
 
     @abstractmethod
     def _prepare(self) -> None:

@@ -23,6 +23,8 @@ from kreplog.topic.partition_follows import TURN, PartitionFollows
 
 T = TypeVar("T")
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+
 POLL_INTERVAL_S = 0.02
 """Seconds between two polls for what wakes nobody: partitions and members that come and go, the end of a writer."""
 
@@ -178,6 +180,12 @@ class TopicFollow(Generic[T]):
         except LogClosedError:
             if not self._known:
                 raise
+
+
+def check_isolation(isolation: str) -> None:
+    """Raise UsageError for an isolation level that `Log.read` does not have."""
+    if isolation not in ISOLATION_LEVELS:
+        raise UsageError(f"isolation = {isolation!r} is not known: choose {' or '.join(map(repr, ISOLATION_LEVELS))}")
 
 
 def check_max_records(max_records: int) -> None:
