@@ -14,6 +14,7 @@ FLAVOUR := $(if $(filter-out 0,$(KREPLOG_DEBUG)),debug,release)
 MADE := $(VENV)/.kreplog-made
 INSTALLED := $(VENV)/.kreplog-installed
 BUILT := $(VENV)/.kreplog-built-$(FLAVOUR)
+MICRO := benchmarks/results/micro
 NATIVE := $(foreach suffix,pyx pxd pyi h,$(wildcard kreplog/_native/*.$(suffix)))
 
 FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (3, 11) or \
@@ -22,7 +23,7 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-cluster build clean distclean
+.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-micro bench-cluster build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
@@ -33,6 +34,7 @@ help:
 	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed"
 	@echo "make spark-cluster   Spark on three workers that share no log directory, from the wheel (needs root and Java 17)"
 	@echo "make bench      kreplog against its ceiling and its peers"
+	@echo "make bench-micro   single calls; saves each run, compares it with the last, draws both"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
 	@echo "make build      sdist and wheel into dist/"
@@ -74,8 +76,12 @@ spark-cluster: $(BUILT)
 	@$(RUN) -m tests.spark.cluster $(ARGS)
 
 bench: $(BUILT)
-	@$(RUN) -m pytest -q benchmarks/test_micro.py
+	@$(RUN) -m pytest -q benchmarks/micro
 	@$(RUN) -m benchmarks.run $(ARGS)
+
+bench-micro: $(BUILT)
+	@$(RUN) -m pytest -q benchmarks/micro --benchmark-storage=$(MICRO) --benchmark-autosave --benchmark-compare \
+	    --benchmark-group-by=group --benchmark-columns=median,iqr,ops,rounds --benchmark-histogram=$(MICRO)/histogram $(ARGS)
 
 bench-cluster: $(BUILT)
 	@$(RUN) -m benchmarks.bench_cluster $(ARGS)

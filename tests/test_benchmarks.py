@@ -51,7 +51,7 @@ def test_every_row_runs_and_reads_back_what_it_wrote(tmp_path: Path) -> None:
 
 
 def test_micro_benchmarks_run() -> None:
-    python("-m", "pytest", "-q", "--benchmark-disable", "benchmarks/test_micro.py")
+    python("-m", "pytest", "-q", "--benchmark-disable", "benchmarks/micro")
 
 
 def test_ceiling_crc_matches(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Small parts on their own, by pytest-benchmark: `python -m pytest benchmarks/test_micro.py`.
-
-Each is checked for what it returns, so with --benchmark-disable these are quick tests.
-"""
+"""Batches in memory, checksums and codecs. Each call is checked for what it returns."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import ceiling
 from benchmarks.data import Pool
-from kreplog._native import batch, crc32c
+from kreplog._native import batch, compression, crc32c
 
 RECORDS = 1000
 TIMESTAMP_MS = 1_760_000_000_000
@@ -49,3 +46,19 @@ def test_decode_values(benchmark: BenchmarkFixture) -> None:
 def test_validate(benchmark: BenchmarkFixture, deep: bool) -> None:
     benchmark.group = f"batch of {RECORDS} x 100 B"
     assert benchmark(lambda: batch.validate(ENCODED, deep=deep)).record_count == RECORDS
+
+
+@pytest.mark.parametrize("codec", [name for name in compression.CODECS if name != "none"])
+def test_compress(benchmark: BenchmarkFixture, codec: str) -> None:
+    benchmark.group = f"compress {len(ENCODED)} B"
+    number = compression.CODECS[codec]
+    packed = benchmark(compression.compress, number, ENCODED)
+    assert compression.decompress(number, packed, len(ENCODED)) == ENCODED
+
+
+@pytest.mark.parametrize("codec", [name for name in compression.CODECS if name != "none"])
+def test_decompress(benchmark: BenchmarkFixture, codec: str) -> None:
+    benchmark.group = f"decompress {len(ENCODED)} B"
+    number = compression.CODECS[codec]
+    packed = compression.compress(number, ENCODED)
+    assert benchmark(compression.decompress, number, packed, len(ENCODED)) == ENCODED
