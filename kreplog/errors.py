@@ -314,6 +314,14 @@ class LogLockedError(StorageError):
     """Another process has the partition directory open for writing; the message names it."""
 
 
+class UnsupportedFileSystemError(StorageError):
+    """A log or topic to be written is on a network file system whose locks hold on one host; nothing was changed."""
+
+
+class NetworkFileSystemWarning(UserWarning):
+    """A log or topic was opened for reading on a network file system: it may not show what other hosts append."""
+
+
 class CursorLockedError(StorageError):
     """Another process, or another Topic of this one, has the cursor open; path: its lock file."""
 

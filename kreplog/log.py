@@ -39,6 +39,7 @@ from kreplog._native.reader import Fetched
 from kreplog.closing import Closing
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
+from kreplog.file_systems import HostLock, forgo_copy_on_write, needs_host_lock, warn_reader
 from kreplog.follow import Follow, wait_async
 from kreplog.types import AppendInfo, CompactionReport, VerifyReport, topic_uuid
 
@@ -137,6 +138,7 @@ class Log(Closing, SegmentedLog):
 
     _managed = False
     _in_topic = False
+    _host_lock: HostLock | None = None
 
     @classmethod
     def open(
@@ -152,20 +154,51 @@ class Log(Closing, SegmentedLog):
         read_only: change nothing and take no lock; records are visible as soon as the writer commits them.
         progress: called with (bytes checked, bytes to check) during recovery.
         Raises InvalidTopicError (the directory's name), UsageError (not a directory), LogLockedError (another process
-        has it open for writing), StorageError (it cannot be read, or, read-only, contains no log).
+        has it open for writing), UnsupportedFileSystemError (to be written, on a network file system without locks),
+        StorageError (it cannot be read, or, read-only, contains no log). Read-only on a network file system, it warns
+        with NetworkFileSystemWarning.
         """
         if config is None:
             config = _DEFAULT_CONFIG
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
+        alone = not (cls._managed or cls._in_topic)
+        on_many_hosts = alone and not read_only and needs_host_lock(path)
         directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic)
         if read_only:
             recovery.attach(log)
-        else:
+            if alone:
+                warn_reader(log.path)
+            return log
+        try:
+            if on_many_hosts:
+                log._host_lock = HostLock(log.path, str(log.topic_partition))
+            forgo_copy_on_write(log.path)
             recovery.recover(log, progress)
-            _writers.add(log)
+        except BaseException:
+            writable.abandon(log)
+            log._unlock_host()
+            raise
+        _writers.add(log)
         return log
+
+    def close(self) -> None:
+        """Flush, write indexes and checkpoints, and release the directory. Closing twice does nothing.
+
+        Raises LogFailedError if the records could not be made durable, now or after an earlier failure; the log is
+        closed nevertheless.
+        """
+        try:
+            super().close()
+        finally:
+            if self.closed:
+                self._unlock_host()
+
+    def _unlock_host(self) -> None:
+        lock, self._host_lock = self._host_lock, None
+        if lock is not None:
+            lock.release()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"[{self.log_start_offset}, {self.log_end_offset})"
@@ -594,6 +627,9 @@ def _pyarrow(call: str) -> Any:
 def _after_fork_in_child() -> None:
     for log in list(_writers):
         writable.abandon_in_child(log)
+        if log._host_lock is not None:
+            log._host_lock.abandon()
+            log._host_lock = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

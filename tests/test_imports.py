@@ -53,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.follow": EVERYWHERE | {"kreplog._native"},
-    "kreplog.log": EVERYWHERE | {"kreplog.follow", "kreplog._native"},
+    "kreplog.file_systems": EVERYWHERE,
+    "kreplog.log": EVERYWHERE | {"kreplog.follow", "kreplog.file_systems", "kreplog._native"},
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
@@ -61,7 +62,8 @@ ALLOWED: dict[str, set[str]] = {
     # Which partition is compacted next, where a group's offsets are, and where logs part, are rules of brokers, too;
     # which partitions a member of a cursor group owns, and which records a work queue delivers, rules by themselves.
     "kreplog.topic": EVERYWHERE
-    | {"kreplog.codecs", "kreplog.log", "kreplog.syncing", "kreplog._native", "kreplog.core.broker.log_cleaning"}
+    | {"kreplog.codecs", "kreplog.file_systems", "kreplog.log", "kreplog.syncing", "kreplog._native"}
+    | {"kreplog.core.broker.log_cleaning"}
     | {"kreplog.core.cursor_groups", "kreplog.core.work_queues", "kreplog.core.replication.epochs"}
     | {"kreplog.core.group_messages", "kreplog.wire.group_records"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},

@@ -20,6 +20,7 @@ from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
 from kreplog.core.work_queues import WorkQueueConfig, lag_of
 from kreplog.errors import ArgumentTypeError, LogClosedError, ResourceExhaustedError, UsageError
+from kreplog.file_systems import warn_reader
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
 from kreplog.topic.cursor_lock import LockedCursor
@@ -112,7 +113,9 @@ class Topic(Closing):
         default what `config` has limits or a policy for. A reader has no such thread, nor a topic without such work.
         Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`), InvalidPartitionsError (it
         has another number of them: `existing`), LogLockedError (another process has the topic, a partition of it or its
-        folder open for writing), CorruptCheckpointError (the topic file), StorageError.
+        folder open for writing), CorruptCheckpointError (the topic file), UnsupportedFileSystemError (to be written, on
+        a network file system without locks), StorageError. Read-only on a network file system, it warns with
+        NetworkFileSystemWarning.
         """
         if config is None:
             config = _DEFAULT_CONFIG
@@ -129,6 +132,8 @@ class Topic(Closing):
         topic._key_codec = codec_of(key_codec, "key", topic_path)
         topic._value_codec = codec_of(value_codec, "value", topic_path)
         topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
+        if read_only:
+            warn_reader(path)
         topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()
         topic._cursor_log = CursorLog(topic._folder.folder)

@@ -36,6 +36,7 @@ from kreplog.errors import (
     StorageError,
     UsageError,
 )
+from kreplog.file_systems import needs_host_lock
 from kreplog.log import Log
 from kreplog.topic.appended import AppendedLogs
 from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
@@ -61,7 +62,8 @@ class TopicFolder:
 
     path: `<folder>/<topic>`. partitions: of a topic that does not exist yet; one that does has so many.
     Raises InvalidTopicError, UsageError (a missing topic without a number), InvalidPartitionsError, LogLockedError,
-    CorruptCheckpointError (the topic file), StorageError (a partition's directory is missing).
+    CorruptCheckpointError (the topic file), UnsupportedFileSystemError (to be written, on a network file system without
+    locks), StorageError (a partition's directory is missing).
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class TopicFolder:
             self._reload()
             self._check_count(partitions, self.partitions)
             return
+        needs_host_lock(self.folder)  # the TopicLock is one
         make_directory(self.folder, config.directory_group)
         self._lock = TopicLock(self.folder, self.topic)
         self._lock.acquire()

@@ -1,0 +1,46 @@
+"""Logs on file systems of several kinds, each mounted for the test: what docs/file-systems.md promises of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log
+from tests.faults.mounted import cannot_have, under
+from tests.faults.shim import run_driver
+
+LOCAL = ["tmpfs", "ext4", "xfs", "btrfs", "overlay"]
+
+
+def on(kind: str, folder: Path, driver: str, *arguments: object) -> str:
+    if reason := cannot_have(kind):
+        pytest.skip(reason)
+    return run_driver(driver, folder / "mount", *arguments, under=under(kind, folder / "mount"))
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_a_log_on_a_local_file_system(folder: Path, kind: str) -> None:
+    """Followed, killed, truncated, compacted, full, read-only."""
+    output = on(kind, folder, "mounted_log")
+    assert re.findall(r"^\w+=", output, re.M) == ["woken=", "truncated_to=", "left=", "full_at=", "remounted="]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", LOCAL)
+def test_kills_on_a_local_file_system(folder: Path, kind: str) -> None:
+    assert "kills=60 " in on(kind, folder, "kill_loop", 60, 1)
+
+
+@pytest.mark.parametrize("kind", ["fuse.sshfs", "fuse.glusterfs"])
+def test_two_hosts_never_write_at_the_same_time(folder: Path, kind: str) -> None:
+    """sshfs has no locks that hold on both: it is refused. bindfs forwards locks of files and not of directories, as
+    NFS does."""
+    on(kind, folder, "two_hosts", kind)
+
+
+def test_a_log_of_a_lower_layer(folder: Path) -> None:
+    with Log.open(folder / "mount" / "t-0") as log:
+        log.append(b"below")
+    on("overlay", folder, "lower_layer")
