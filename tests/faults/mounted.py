@@ -98,7 +98,7 @@ MOUNTS: dict[str, Callable[[Path, Path], None]] = {
 }
 PROGRAMS = {
     "ext4": ["mkfs.ext4"],
-    "xfs": ["mkfs.xfs", "xfs_io"],
+    "xfs": ["mkfs.xfs"],
     "btrfs": ["mkfs.btrfs"],
     "fuse.sshfs": ["sshfs", SFTP_SERVER],
     "fuse.glusterfs": ["bindfs"],
