@@ -112,9 +112,12 @@ def needs_host_lock(path: str | os.PathLike[str]) -> bool:
 
 def forgo_copy_on_write(directory: str) -> None:
     """Have the files that are made in the directory from now on changed in place, where its file system copies."""
-    if os.major(os.stat(directory).st_dev):
-        return
-    file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.major(os.stat(directory).st_dev):
+            return
+        file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # who opens it next gets the error
     try:
         (flags,) = struct.unpack("i", fcntl.ioctl(file, _GET_FLAGS, bytes(4)))
         if not flags & _NO_COPY_ON_WRITE:
