@@ -126,6 +126,7 @@ cdef class Recovery:
     cdef int64_t limit  # the end that an interrupted truncation was heading for, -1 for none
     cdef int64_t checkpointed  # the high watermark in Kafka's checkpoint file
     cdef int64_t seen  # the log end offset in the state file
+    cdef bint lowered  # the log start offset: files that have the old one would hide the next records
 
     def __init__(self, SegmentedLog log):
         self.log = log
@@ -230,7 +231,9 @@ cdef class Recovery:
             position.high_watermark = self.checkpointed  # another program, Kafka say, went on where we left off
         if not log.replicated:
             position.high_watermark = position.leo
-        position.log_start_offset = min(position.log_start_offset, position.leo)
+        if position.log_start_offset > position.leo:  # deleted, and lost before they were flushed
+            position.log_start_offset = position.leo
+            self.unsettled = self.lowered = True
         position.high_watermark = max(min(position.high_watermark, position.leo), position.log_start_offset)
         position.recovery_point = min(position.recovery_point, position.leo)
         position.active_base = log.active.base_offset
@@ -285,6 +288,8 @@ cdef class Recovery:
             log.unsynced += 1
             if not (log.managed or log.in_topic):
                 log.sync_files()
+        if self.lowered:
+            log.checkpoint()
         return 0
 
     cdef void begin_session(self) noexcept:

@@ -334,7 +334,51 @@ def trim_is_not_synced(world: LogWorld) -> None:
     assert ends_by(rolled)[0] == 0
 
 
-SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced)
+def log_start_is_beyond_the_records(world: LogWorld) -> None:
+    """The power is cut after records were deleted up to 50 that were not flushed, which loses all; what is appended and
+    flushed then, from 0 on, outlives the next cut."""
+    after = replace(world, folder=world.folder / "after")
+
+    def deleted() -> None:
+        shim = faults.Shim()
+        shim.on_sync(world.shadow.synced)
+        log = world.log_class.open(world.live / "power-0", LogConfig(replicated=CONFIG.replicated))
+        log.append_many([content.value(offset, 0) for offset in range(100)])
+        log.advance_high_watermark(100)
+        log.delete_records_before(50)
+        shim.on_sync(None)
+        files = world.shadow.image(Least(), ordered=False)
+        shim.on_sync(after.shadow.synced)
+        restore(files, after.live)
+        os._exit(0)
+
+    def next_life() -> None:
+        shim = faults.Shim()
+        shim.on_sync(after.shadow.synced)
+        flushed = Flushed(after, 0)
+        assert flushed.log.log_end_offset == 0
+        flushed.append(60)
+        save_images(after, Least(), "after the flush")
+        shim.on_sync(None)
+        os._exit(0)
+
+    assert ends_by(deleted)[0] == 0
+    assert ends_by(next_life)[0] == 0
+    shutil.copytree(after.folder / "images", world.folder / "images")
+
+
+def restore(files: dict[str, bytes], live: Path) -> None:
+    """Write the files of an image, durably."""
+    for name, data in files.items():
+        (live / name).parent.mkdir(parents=True, exist_ok=True)
+        (live / name).write_bytes(data)
+    for path in (live, *live.rglob("*")):
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.close(file)
+
+
+SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced, log_start_is_beyond_the_records)
 
 
 def scenario(directory: Path, mode: str, name: str) -> None:

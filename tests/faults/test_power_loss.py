@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import kills_and_cut
 from tests.faults.shim import run_driver
 
 LIVES = ["flush", "every-append", "managed", "managed-every-append"]
@@ -38,9 +39,9 @@ def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Ca
 
 
 @pytest.mark.parametrize("mode", LIVES)
-@pytest.mark.parametrize("name", ["truncation_is_remembered_too_long", "trim_is_not_synced"])
+@pytest.mark.parametrize("name", [scenario.__name__ for scenario in kills_and_cut.SCENARIOS])
 def test_power_loss_as_it_was_found(folder: Path, shim: Path, name: str, mode: str) -> None:
-    """The two ways in which outsiders lost flushed records."""
+    """The ways in which flushed records were lost."""
     assert "images=2" in run_driver("kills_and_cut", folder, mode, name, shim=shim)
 
 

@@ -322,7 +322,10 @@ class ModelLog:
         """Recover after `close` or `crash`."""
         if self._power_lost:
             self._power_lost = False
+            lowered = self.log_start > self.leo
             self._recover()
+            if lowered:  # else an older page would hide the next records
+                self.write_back()
         self._load_producers()
 
     def close(self) -> None:

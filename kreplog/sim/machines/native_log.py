@@ -33,7 +33,7 @@ class NativeLog:
         self._config = LogConfig(
             replicated=True, segment_bytes=segment_bytes, segment_ms=2**63 - 1, producer_id_expiration_ms=2**63 - 1
         )
-        self._page = b""
+        self._page, self._page_start = b"", 0
         os.mkdir(self.path)
         write_topic_id(self.path, topic_id, durable=False)
         self._log: ManagedLog | None = ManagedLog.open(self.path, self._config)
@@ -170,9 +170,12 @@ class NativeLog:
 
     def open(self) -> None:
         self._log = ManagedLog.open(self.path, self._config)
+        if self.log_start < self._page_start:  # recovery has synced the page that says so
+            self.write_back()
 
     def close(self) -> None:
         log, self._log = self.log, None
+        self._page_start = log.log_start_offset
         log.close()
 
     def crash(self) -> None:
@@ -184,6 +187,8 @@ class NativeLog:
         """Make the present state page the one that a power failure leaves."""
         with open(os.path.join(self.path, STATE_NAME), "rb") as file:
             self._page = file.read()
+        if self._log is not None:
+            self._page_start = self.log_start
 
     def cuts(self, start: int, end: int) -> list[int]:
         segments = self._segments()

@@ -258,6 +258,24 @@ def test_truncating_to_the_end_drops_an_epoch_without_records() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_records_deleted_and_lost_before_they_were_flushed_hide_no_later_ones(kind: str) -> None:
+    with Disks(kind) as disks:
+        disk = disks.disk(1)
+        log = disk.open(TP, "id").log
+        log.append_as_follower(batch(disks, 0, offset=0))
+        log.advance_high_watermark(1)
+        log.delete_records_before(1)
+        assert [loss.end for loss in disk.crash(True, Random(1))] == [1]
+        disk.repair()
+        log = disk.open(TP, "id").log
+        log.append_as_follower(batch(disks, 0, offset=0))
+        log.flush()
+        disk.crash(True, Random(1))
+        disk.repair()
+        assert disk.open(TP, "id").log.state() == LogState(leo=1, log_start=0, epochs=((0, 0),))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_producers_batch_that_does_not_fit_in_a_segment_is_refused(kind: str) -> None:
     with Disks(kind, segment_bytes=300) as disks:
         log, large = disks.disk(1).open(TP, "id").log, batch(disks, 0, 60)
