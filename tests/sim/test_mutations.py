@@ -155,6 +155,7 @@ FOUND = {
     "refused-together-run-in-reverse": 88,
     "refused-together-run-twice": 88,
     "registration-not-delivered": 0,
+    "requests-behind-another-dropped": 32,
     "resigned-controller-sends": 8,
     "responses-not-waited-for": 22,
     "revocation-not-acknowledged": 260,

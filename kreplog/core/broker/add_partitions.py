@@ -1,12 +1,12 @@
 """What a leader sends a coordinator about the partitions of transactions, in one request (KIP-890).
 
-One request is in flight to a coordinator at a time. What waits meanwhile goes into the next, in which a transactional
-id stands once: with the same producer and the same purpose, its partitions are joined.
+A transactional id stands once in a request: with the same producer and the same purpose, its partitions are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kreplog.core.effects import SendAddPartitions
@@ -19,11 +19,10 @@ RESPONSE_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class CoalescedAddPartitions:
-    """One request. transactions: what it holds. effects: those that it carries out. waiting: those for the next."""
+    """One request. transactions: what it holds. effects: those that it carries out."""
 
     transactions: tuple[AddPartitionsToTxnRequest, ...]
     effects: tuple[SendAddPartitions, ...]
-    waiting: tuple[SendAddPartitions, ...]
 
     def replied(self, responses: Mapping[str, AddPartitionsToTxnResponse]) -> Iterator[AddPartitionsReplied]:
         """The outcomes for the replication core. responses: by transactional id; empty if the response is lost."""
@@ -31,8 +30,8 @@ class CoalescedAddPartitions:
             yield outcome_of(effect, responses.get(effect.request.transactional_id))
 
 
-def coalesce(waiting: Sequence[SendAddPartitions]) -> CoalescedAddPartitions:
-    """The next request to the coordinator of `waiting`, oldest first."""
+def coalesce(waiting: deque[SendAddPartitions]) -> CoalescedAddPartitions:
+    """Remove the next request to a coordinator from what waits for it, oldest first."""
     transactions: dict[str, AddPartitionsToTxnRequest] = {}
     together, others = [], []
     for effect in waiting:
@@ -44,7 +43,9 @@ def coalesce(waiting: Sequence[SendAddPartitions]) -> CoalescedAddPartitions:
         partitions = dict.fromkeys((*first.partitions, *request.partitions))
         transactions[request.transactional_id] = replace(first, partitions=tuple(partitions))
         together.append(effect)
-    return CoalescedAddPartitions(tuple(transactions.values()), tuple(together), tuple(others))
+    waiting.clear()
+    waiting.extend(others)
+    return CoalescedAddPartitions(tuple(transactions.values()), tuple(together))
 
 
 def _joins(first: AddPartitionsToTxnRequest, request: AddPartitionsToTxnRequest) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from kreplog.core.broker.add_partitions import RESPONSE_TIMEOUT_MS, coalesce, outcome_of
+from kreplog.core.broker.add_partitions import RESPONSE_TIMEOUT_MS, CoalescedAddPartitions, outcome_of
+from kreplog.core.broker.request_queues import add_partitions_queues
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
@@ -14,7 +15,7 @@ from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
-from kreplog.server.replication.request_queues import RequestQueues
+from kreplog.server.replication.queued_sender import QueuedSender
 from kreplog.wire import transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -22,9 +23,9 @@ from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
 _log = logging.getLogger("kreplog.server")
 
 
-class AddPartitionsSender(RequestQueues[SendAddPartitions]):
+class AddPartitionsSender(QueuedSender[SendAddPartitions, CoalescedAddPartitions]):
     """Carries out SendAddPartitions. own: this broker's id. coordinate: takes a request for its coordinator of
-    transactions. put: takes the events of its replication core. address_of: as for RequestQueues."""
+    transactions. put: takes the events of its replication core. address_of: as for QueuedSender."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
-        super().__init__("kreplog-add-partitions", address_of, connect)
+        super().__init__("kreplog-add-partitions", add_partitions_queues(), address_of, connect)
         self._client_id = client_id
         self._own = own
         self._coordinate = coordinate
@@ -50,10 +51,7 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
     def _answered(self, effect: SendAddPartitions, response: AddPartitionsToTxnResponse) -> None:
         self._answer(outcome_of(effect, response))
 
-    async def exchange(
-        self, peer: Peer, broker: int, correlation: int, effects: Sequence[SendAddPartitions]
-    ) -> Sequence[SendAddPartitions]:
-        coalesced = coalesce(effects)
+    async def exchange(self, peer: Peer, broker: int, correlation: int, coalesced: CoalescedAddPartitions) -> None:
         key = ApiKey.ADD_PARTITIONS_TO_TXN
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
         responses: dict[str, AddPartitionsToTxnResponse] = {}
@@ -70,4 +68,3 @@ class AddPartitionsSender(RequestQueues[SendAddPartitions]):
             peer.close()
         for event in coalesced.replied(responses):
             self._answer(event)
-        return coalesced.waiting

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from kreplog.core.broker import coordinator_log
+from kreplog.core.broker.request_queues import marker_queues
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
@@ -15,7 +16,7 @@ from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
-from kreplog.server.replication.request_queues import RequestQueues
+from kreplog.server.replication.queued_sender import QueuedSender
 from kreplog.wire import transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -23,7 +24,7 @@ from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
 _log = logging.getLogger("kreplog.server")
 
 
-class MarkerSender(RequestQueues[SendMarkers]):
+class MarkerSender(QueuedSender[SendMarkers, SendMarkers]):
     """Carries out SendMarkers. own: this broker's id. append: takes a request for its replication core. put: takes the
     coordinator's events. address_of: a broker's internal endpoint, None if it is not known."""
 
@@ -36,7 +37,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
-        super().__init__("kreplog-markers", address_of, connect)
+        super().__init__("kreplog-markers", marker_queues(), address_of, connect)
         self._client_id = client_id
         self._own = own
         self._append = append
@@ -51,10 +52,7 @@ class MarkerSender(RequestQueues[SendMarkers]):
     def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
         self._answer(coordinator_log.markers_replied(effect, response))
 
-    async def exchange(
-        self, peer: Peer, broker: int, correlation: int, effects: Sequence[SendMarkers]
-    ) -> Sequence[SendMarkers]:
-        effect, *others = effects
+    async def exchange(self, peer: Peer, broker: int, correlation: int, effect: SendMarkers) -> None:
         key = ApiKey.WRITE_TXN_MARKERS
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
         response = None
@@ -66,4 +64,3 @@ class MarkerSender(RequestQueues[SendMarkers]):
             _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()
         self._replied(effect, response)
-        return others

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from kreplog.core.broker.add_partitions import (
-    RESPONSE_TIMEOUT_MS,
-    CoalescedAddPartitions,
-    GatheredResponses,
-    coalesce,
-)
+from kreplog.core.broker.add_partitions import RESPONSE_TIMEOUT_MS, CoalescedAddPartitions, GatheredResponses
+from kreplog.core.broker.request_queues import add_partitions_queues
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -30,21 +26,19 @@ class VirtualAddPartitionsSender:
         self._host = host
         self._alive = alive
         self._put = put
-        self._waiting: dict[int, tuple[SendAddPartitions, ...]] = {}
+        self._queues = add_partitions_queues()
 
     def send(self, effect: SendAddPartitions) -> None:
         """Send a request to another broker."""
-        waiting = self._waiting.get(effect.coordinator)
-        self._waiting[effect.coordinator] = (*(waiting or ()), effect)
-        if waiting is None:
-            self._send_next(effect.coordinator)
+        self._queues.put(effect.coordinator, effect)
+        self._send_next(effect.coordinator)
 
     def _send_next(self, coordinator: int) -> None:
-        coalesced = coalesce(self._waiting[coordinator])
-        self._waiting[coordinator] = coalesced.waiting
-        to, timeout_us = f"b{coordinator}", RESPONSE_TIMEOUT_MS * MS
-        replied = partial(self._replied, coordinator, coalesced)
-        self._network.call(self._host, to, "add partitions", coalesced.transactions, replied, timeout_us)
+        coalesced = self._queues.next_request(coordinator)
+        if coalesced is not None:
+            to, timeout_us = f"b{coordinator}", RESPONSE_TIMEOUT_MS * MS
+            replied = partial(self._replied, coordinator, coalesced)
+            self._network.call(self._host, to, "add partitions", coalesced.transactions, replied, timeout_us)
 
     def _replied(
         self,
@@ -56,10 +50,8 @@ class VirtualAddPartitionsSender:
             return
         for event in coalesced.replied(responses or {}):
             self._put(event)
-        if self._waiting[coordinator]:
-            self._send_next(coordinator)
-        else:
-            del self._waiting[coordinator]
+        self._queues.replied(coordinator)
+        self._send_next(coordinator)
 
 
 def receive_add_partitions(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from kreplog.core.broker import coordinator_log
+from kreplog.core.broker.request_queues import marker_queues
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
@@ -33,31 +33,28 @@ class VirtualMarkerSender:
         self._alive = alive
         self._append = append
         self._put = put
-        self._waiting: dict[int, deque[SendMarkers]] = {}
+        self._queues = marker_queues()
 
     def send(self, effect: SendMarkers) -> None:
         """Over the network, unless this broker is the leader."""
         if effect.leader == self._own:
             self._append(Received(LocalReply(partial(self._answer, effect)), effect.request))
-        elif effect.leader in self._waiting:
-            self._waiting[effect.leader].append(effect)
         else:
-            self._waiting[effect.leader] = deque()
-            self._call(effect)
+            self._queues.put(effect.leader, effect)
+            self._send_next(effect.leader)
 
-    def _call(self, effect: SendMarkers) -> None:
-        to, timeout_us = f"b{effect.leader}", RESPONSE_TIMEOUT_MS * MS
-        self._network.call(f"b{self._own}", to, "markers", effect.request, partial(self._replied, effect), timeout_us)
+    def _send_next(self, leader: int) -> None:
+        effect = self._queues.next_request(leader)
+        if effect is not None:
+            replied, timeout_us = partial(self._replied, effect), RESPONSE_TIMEOUT_MS * MS
+            self._network.call(f"b{self._own}", f"b{leader}", "markers", effect.request, replied, timeout_us)
 
     def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
         if not self._alive():
             return
         self._answer(effect, response)
-        waiting = self._waiting[effect.leader]
-        if waiting:
-            self._call(waiting.popleft())
-        else:
-            del self._waiting[effect.leader]
+        self._queues.replied(effect.leader)
+        self._send_next(effect.leader)
 
     def _answer(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
         if self._alive():

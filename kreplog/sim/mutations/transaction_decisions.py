@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from kreplog.core.broker import add_partitions, coordinator_log
+from kreplog.core.broker.request_queues import RequestQueues
 from kreplog.core.effects import SendAddPartitions, SendMarkers, Steps
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
 from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
@@ -24,7 +26,6 @@ from kreplog.core.transactions.transaction_coordinator import TransactionCoordin
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode
-from kreplog.sim.brokers import add_partitions_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import TopicPartition
 
@@ -183,7 +184,7 @@ def _epoch_not_bumped() -> list[Patch]:
 def _joined_partition_not_added() -> list[Patch]:
     """The first alone of the partitions that one request joins is sent; the others count as added with it (KIP-890)."""
 
-    def first_alone(waiting: Sequence[SendAddPartitions]) -> add_partitions.CoalescedAddPartitions:
+    def first_alone(waiting: deque[SendAddPartitions]) -> add_partitions.CoalescedAddPartitions:
         coalesced = coalesce(waiting)
         sent = tuple(replace(each, partitions=each.partitions[:1]) for each in coalesced.transactions)
         return replace(coalesced, transactions=sent)
@@ -195,7 +196,19 @@ def _joined_partition_not_added() -> list[Patch]:
         return outcome_of(effect, response)
 
     coalesce, outcome_of = add_partitions.coalesce, add_partitions.outcome_of
-    return [(add_partitions_requests, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
+    return [(add_partitions, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
+
+
+@MUTATIONS.add("requests-behind-another-dropped")
+def _requests_behind_another_dropped() -> list[Patch]:
+    """What is queued to a broker while a request is in flight is not sent: markers, partitions of transactions."""
+
+    def replied(self: RequestQueues[Any, Any], broker: int) -> None:
+        right(self, broker)
+        self._waiting[broker].clear()
+
+    right = RequestQueues.replied
+    return [(RequestQueues, "replied", replied)]
 
 
 @MUTATIONS.add("used-up-epochs-go-on")

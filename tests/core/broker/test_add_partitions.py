@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from kreplog.core.broker.add_partitions import GatheredResponses, coalesce
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied
@@ -21,10 +23,11 @@ def sending(
 
 
 def test_a_transactional_id_stands_once_with_all_its_partitions() -> None:
-    coalesced = coalesce([sending(1, P[0]), sending(2, P[1], "b"), sending(3, P[2]), sending(4, P[0])])
+    waiting = deque([sending(1, P[0]), sending(2, P[1], "b"), sending(3, P[2]), sending(4, P[0])])
+    coalesced = coalesce(waiting)
     held = [(each.transactional_id, each.partitions) for each in coalesced.transactions]
     assert held == [("a", (P[0], P[2])), ("b", (P[1],))]
-    assert coalesced.waiting == ()
+    assert not waiting
     responses = {
         "a": AddPartitionsToTxnResponse(((P[0], NONE), (P[2], FENCED)), 5),
         "b": AddPartitionsToTxnResponse(((P[1], NONE),), 6),
@@ -45,14 +48,14 @@ def test_another_producer_and_another_purpose_wait_for_the_next_request() -> Non
         sending(3, P[2], verify=True),
         sending(4, P[3]),
     )
-    coalesced = coalesce([first, newer, verified, last])
-    assert coalesced.effects == (first, last)
-    assert coalesced.waiting == (newer, verified)
-    assert coalesce(coalesced.waiting).effects == (newer,)
+    waiting = deque([first, newer, verified, last])
+    assert coalesce(waiting).effects == (first, last)
+    assert list(waiting) == [newer, verified]
+    assert coalesce(waiting).effects == (newer,)
 
 
 def test_what_the_response_lacks_is_lost() -> None:
-    coalesced = coalesce([sending(1, P[0]), sending(2, P[1], "b")])
+    coalesced = coalesce(deque([sending(1, P[0]), sending(2, P[1], "b")]))
     assert list(coalesced.replied({})) == [AddPartitionsReplied(1), AddPartitionsReplied(2)]
     others = {"a": AddPartitionsToTxnResponse(((P[3], NONE),), 5)}
     assert list(coalesced.replied(others)) == [AddPartitionsReplied(1, None, 5), AddPartitionsReplied(2)]
