@@ -37,8 +37,8 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class ReadStored:
-    """Read the metadata in the store (store_reader.metadata) and pass them to `MetadataWaits.take`, unless the last
-    ones are fresh. Answer: None, also if the read has failed."""
+    """Read the metadata in the store (store_reader.metadata), by `MetadataWaits.read_stored`. Answer: None, also if the
+    read has failed."""
 
 
 Waits = Generator[Until | ReadStored, bool | None, bool]
@@ -63,6 +63,7 @@ class MetadataWaits:
         self._broker_id = broker_id
         self._metadata = metadata
         self._read_ms: int | None = None
+        self._readers: list[Callable[[], None]] = []
 
     def is_ready(self, need: MetadataNeed, now_ms: int) -> bool:
         """Whether there is nothing to wait for."""
@@ -78,6 +79,24 @@ class MetadataWaits:
             return True
         yield Until(lambda now_ms: not self._has_suspected_leader(need, now_ms), SUSPECTED_MS)
         return self._is_answered(need)
+
+    def read_stored(self, resume: Callable[[], None], now_ms: int) -> bool:
+        """Have `resume` called after the read of the store that is under way, or that begins now; at once if the last
+        is fresh. Returns whether one begins: the caller passes its result to `take`, and calls `read_ended`.
+
+        Requests share a read, also if it fails: a store that does not respond is waited for once, not by each in turn.
+        """
+        if not self._readers and self.is_fresh(now_ms):
+            resume()
+            return False
+        self._readers.append(resume)
+        return len(self._readers) == 1
+
+    def read_ended(self) -> None:
+        """The read under way has succeeded or failed: the requests that share it go on."""
+        readers, self._readers = self._readers, []
+        for resume in readers:
+            resume()
 
     def is_fresh(self, now_ms: int) -> bool:
         """Whether the store was read less than FRESH_MS ago."""

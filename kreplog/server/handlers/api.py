@@ -32,7 +32,6 @@ from kreplog.core.messages import (
     ControlRequest,
     ControlResponse,
     FetchResponse,
-    PartitionState,
     ProduceRequest,
     TransactionalProduce,
     refusal_of_produce,
@@ -155,9 +154,7 @@ class Api:
             _now_ms,
         )
         metadata = self._metadata_handlers
-        self._stored = StoredMetadata(
-            host.store, lambda: host.metadata_waits.is_fresh(_now_ms()), self._take_stored, settings.topic
-        )
+        self._stored = StoredMetadata(host.store, host.metadata_waits, host.topics.replaced, settings.topic, _now_ms)
         store = AnySession(host.store)
         self._admin = AdminHandlers(
             store,
@@ -332,10 +329,6 @@ class Api:
             else:
                 holds = None
                 await self._stored.refresh()
-
-    def _take_stored(self, live: list[BrokerRegistration], states: list[PartitionState]) -> None:
-        self._host.metadata_waits.take(live, states, _now_ms())
-        self._host.topics.replaced()
 
     def _missing_topic(self, name: str, may_create: bool) -> ErrorCode:
         return self._automatic.missing(name, may_create)

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable
 
 from kreplog.config import TopicConfig
+from kreplog.core.broker.metadata_waits import MetadataWaits
 from kreplog.core.controller import store_reader
-from kreplog.core.messages import PartitionState
 from kreplog.errors import CoordinationError
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.runtime.store_steps import carry_out
-from kreplog.types import BrokerRegistration
 
 _log = logging.getLogger("kreplog.server")
 
@@ -21,35 +20,45 @@ READ_WITHIN_S = 5.0
 
 
 class StoredMetadata:
-    """Reads metadata from the coordination store. is_fresh: whether the last read need not be repeated yet. take:
-    called with the live brokers and the partition states of each successful read. static_topic_defaults: of this
-    broker, as it would have them as the controller."""
+    """Reads metadata from the coordination store. changed: called after each successful read. static_topic_defaults: of
+    this broker, as it would have them as the controller."""
 
     def __init__(
         self,
         store: StoreLink,
-        is_fresh: Callable[[], bool],
-        take: Callable[[list[BrokerRegistration], list[PartitionState]], None],
+        waits: MetadataWaits,
+        changed: Callable[[], None],
         static_topic_defaults: TopicConfig,
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._is_fresh = is_fresh
-        self._take = take
+        self._waits = waits
+        self._changed = changed
         self._static_topic_defaults = static_topic_defaults
-        self._lock = asyncio.Lock()
+        self._now_ms = now_ms
 
     async def refresh(self) -> None:
-        """Read brokers and partition states, unless the last read is fresh; concurrent callers share a read. A failed
-        read is logged, and nothing changes."""
+        """Read brokers and partition states, or wait for the read under way; not if the last is fresh. A failed read is
+        logged, and nothing changes."""
+        ended = asyncio.Event()
+        if self._waits.read_stored(ended.set, self._now_ms()):
+            try:
+                await self._read()
+            finally:
+                self._waits.read_ended()
+        await ended.wait()
+
+    async def _read(self) -> None:
         try:
-            async with asyncio.timeout(READ_WITHIN_S), self._lock:
-                if self._is_fresh():
-                    return
+            async with asyncio.timeout(READ_WITHIN_S):
                 await self._store.until_connected()
-                self._take(*await carry_out(store_reader.metadata(self._static_topic_defaults), self._store))
+                live, states = await carry_out(store_reader.metadata(self._static_topic_defaults), self._store)
         except (CoordinationError, TimeoutError) as error:
             _log.warning(
                 "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "
                 "retriable errors, and their next request reads it again",
                 str(error) or "no response in time",
             )
+            return
+        self._waits.take(live, states, self._now_ms())
+        self._changed()

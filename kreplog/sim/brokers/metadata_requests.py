@@ -39,7 +39,6 @@ class VirtualMetadataRequests:
         self._waits = MetadataWaits(process.id, self._metadata)
         self._need = MetadataNeed(leaders=self._leaders, lists_all=True)
         self._waiting: dict[_Request, Until] = {}
-        self._reading: list[_Request] = []
         clock = Clock(lambda: self._scheduler.now_ms, lambda: process.now_ms)
         self._checker = MetadataChecker(process.id, self._metadata, clock, self._violate)
 
@@ -123,24 +122,17 @@ class VirtualMetadataRequests:
     # The store
 
     def _read_stored(self, request: _Request) -> None:
-        """Requests share a read that is under way."""
-        if not self._reading and self._waits.is_fresh(self._process.now_ms):
-            self._continue(request)
-            return
-        self._reading.append(request)
-        if len(self._reading) == 1:
+        if self._waits.read_stored(partial(self._continue, request), self._process.now_ms):
             self._checker.reads()
             carry_out(self._process, store_reader.metadata(), self._stored_read)
 
     def _stored_read(self, stored: Any, error: KreplogError | None) -> None:
+        self._checker.has_read(succeeded=error is None)
         if error is None:
-            self._checker.has_read()
             brokers, states = stored
             self._waits.take(brokers, states, self._process.now_ms)
-        requests, self._reading = self._reading, []
         self.changed()
-        for request in requests:
-            self._continue(request)
+        self._waits.read_ended()
 
 
 @dataclass(eq=False, slots=True)

@@ -6,7 +6,7 @@ ended leader        a response names a leader that is not registered
 suspected leader    a response names a leader that has just closed its connection, before the wait for another is over
 own leadership      a broker names itself as a leader before a controller has sent it the LeaderAndIsr
 store not read      a request is refused for want of metadata, although the store has not been read
-store read early    the store is read again while what was read is fresh
+store read early    the store is read again while what was read is fresh, or another read is under way
 change not delayed  a request that changes the cluster goes by the store before a controller was waited for
 """
 
@@ -47,6 +47,7 @@ class MetadataChecker:
         self._closed_ms: dict[int, int] = {}
         self._read_ms = -FRESH_MS
         self._began_ms = -FRESH_MS
+        self._is_reading = False
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> None:
         """A controller has sent this process a LeaderAndIsr, which it may not have applied yet."""
@@ -66,11 +67,16 @@ class MetadataChecker:
         now_ms = self._clock.now_ms()
         if now_ms < self._read_ms + FRESH_MS:
             self._violate("store read early", f"reads the store {now_ms - self._read_ms} ms after the last read")
+        if self._is_reading:
+            self._violate("store read early", "begins to read the store while it reads it")
         self._began_ms = self._clock.true_ms()
+        self._is_reading = True
 
-    def has_read(self) -> None:
-        """A read of the store has succeeded."""
-        self._read_ms = self._clock.now_ms()
+    def has_read(self, succeeded: bool) -> None:
+        """A read of the store has ended."""
+        self._is_reading = False
+        if succeeded:
+            self._read_ms = self._clock.now_ms()
 
     def changes(self, arrived_ms: int) -> None:
         """A request that changes the cluster is carried out, which arrived as the process started."""

@@ -7,7 +7,7 @@ a request has waited for a controller and the store has been read. tests/core/re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -321,6 +321,17 @@ def _stored_metadata_never_read() -> list[Patch]:
 def _stored_metadata_read_by_each_request() -> list[Patch]:
     """A broker that no controller reaches reads the store as often as clients request metadata."""
     return [(MetadataWaits, "is_fresh", lambda self, now_ms: False)]
+
+
+@MUTATIONS.add("stored-metadata-read-by-several")
+def _stored_metadata_read_by_several() -> list[Patch]:
+    """Each request reads the store by itself, also while a read is under way, and waits for a failure of its own."""
+
+    def read_stored(self: MetadataWaits, resume: Callable[[], None], now_ms: int) -> bool:
+        return right(self, resume, now_ms) or bool(self._readers)
+
+    right = MetadataWaits.read_stored
+    return [(MetadataWaits, "read_stored", read_stored)]
 
 
 @MUTATIONS.add("leads-by-the-store")

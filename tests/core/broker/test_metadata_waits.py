@@ -82,6 +82,21 @@ def test_no_controller_is_waited_for_once_the_store_was_read() -> None:
     assert not world.waits.is_fresh(world.now_ms + FRESH_MS)
 
 
+def test_requests_share_a_read_of_the_store_and_its_failure() -> None:
+    world, ended = World(), list[str]()
+    assert world.waits.read_stored(lambda: ended.append("first"), world.now_ms)
+    assert not world.waits.read_stored(lambda: ended.append("second"), world.now_ms)
+    assert ended == []
+    world.waits.read_ended()
+    assert ended == ["first", "second"]
+    assert world.waits.read_stored(lambda: ended.append("third"), world.now_ms), "the last one has failed"
+    world.waits.take(BROKERS, [LED], world.now_ms)
+    assert not world.waits.read_stored(lambda: ended.append("fourth"), world.now_ms), "one is under way"
+    world.waits.read_ended()
+    assert not world.waits.read_stored(lambda: ended.append("fifth"), world.now_ms), "it is fresh"
+    assert ended == ["first", "second", "third", "fourth", "fifth"]
+
+
 def test_a_broker_does_not_show_itself_as_a_leader_by_the_store() -> None:
     world = World()
     own = LED._replace(state=LED.state._replace(leader=OWN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
+from kreplog.config import TopicConfig
 from kreplog.core.broker import metadata_waits
+from kreplog.core.broker.metadata_waits import MetadataWaits
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ConnectionLossError, ErrorCode
 from kreplog.server.broker import Broker
+from kreplog.server.handlers.stored_metadata import READ_WITHIN_S, StoredMetadata
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import serving, until_controlled
+from tests.server.loop import run_in_virtual_time
 from tests.server.test_broker import Client
 
 MISSING = TopicPartition("missing", 0)
@@ -116,3 +122,41 @@ def test_no_topic_is_reported_unknown_without_store_and_controller(
         assert [topic.name for topic in (await metadata(client)).topics] == ["topic"]
 
     with_unreached(tmp_path, work)
+
+
+class SilentStore:
+    """A store with which a session comes late, and which is lost at once."""
+
+    reads = 0
+
+    async def until_connected(self) -> None:
+        self.reads += 1
+        await asyncio.sleep(READ_WITHIN_S - 1 if self.reads == 2 else 3600)
+
+    async def get_children(self, path: str) -> Sequence[str]:
+        raise ConnectionLossError("the store is away")
+
+
+def test_a_store_without_response_is_waited_for_once_by_all_requests() -> None:
+    """Also by those that come while others wait."""
+    ended_s: list[float] = []
+    store: Any = SilentStore()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        waits = MetadataWaits(1, MetadataCache())
+        stored = StoredMetadata(store, waits, lambda: None, TopicConfig(), lambda: int(loop.time() * 1000))
+
+        async def request() -> None:
+            await stored.refresh()
+            ended_s.append(loop.time())
+
+        for begin_s in (0.0, READ_WITHIN_S + 1):
+            await asyncio.sleep(begin_s - loop.time())
+            first = [asyncio.ensure_future(request()) for _ in range(3)]
+            await asyncio.sleep(1)
+            await asyncio.gather(*first, request())
+
+    run_in_virtual_time(work)
+    assert ended_s == [READ_WITHIN_S] * 4 + [2 * READ_WITHIN_S] * 4
+    assert store.reads == 2
