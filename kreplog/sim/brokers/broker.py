@@ -28,7 +28,7 @@ from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, KreplogError
 from kreplog.sim.brokers.add_partitions_requests import VirtualAddPartitionsSender, receive_add_partitions
 from kreplog.sim.brokers.control_channels import VirtualControlSender
 from kreplog.sim.brokers.coordinator_partitions import VirtualCoordinatorLogs
@@ -232,6 +232,8 @@ class BrokerProcess:
             effects.GetChildren: self._get_children,
             effects.StateChange: self._state_change,
             effects.UncleanElection: self._unclean_election,
+            # Not simulated: what retention leaves of a log is a fault of the disk (Disk.retention_bytes).
+            effects.ConfigureLog: lambda _, effect: None,
         }
 
     def _unique_id(self) -> str:
@@ -435,7 +437,9 @@ class BrokerProcess:
     def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
         """Apply an effect; return its answer, AWAITED if that comes later, None for none. Raises KreplogError."""
         handler = self._effects.get(type(effect))
-        return handler(runner, effect) if handler is not None else None
+        if handler is None:
+            raise InvariantError(f"a simulated broker cannot carry out {type(effect).__name__}")
+        return handler(runner, effect)
 
     def _check_coordinator_read(self, read: events.GroupRecordsRead, high_watermark: int) -> None:
         """A coordinator takes only what is committed: the next leader has it as well."""
