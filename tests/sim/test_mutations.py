@@ -172,6 +172,7 @@ FOUND = {
     "stale-registration-joins": 1363,
     "stored-metadata-never-read": 46,
     "stored-metadata-read-by-each-request": 94,
+    "stored-metadata-read-by-several": 118,
     "strays-deleted": 1,
     "strays-expire-at-once": 18,
     "suspected-leader-named": 22,
