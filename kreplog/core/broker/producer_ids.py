@@ -8,15 +8,22 @@ ZkProducerIdManager.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
 from kreplog.core import nodes
 from kreplog.core.effects import GetNodes, Multi, Nodes, Steps
 from kreplog.core.transaction_messages import (
+    NO_PRODUCER_ID,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NodeExistsError
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
+from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.types import Create, Node, SetData, StoreOperation
 
 BLOCK = 1000
@@ -28,20 +35,66 @@ ATTEMPTS = 5
 LAST_PRODUCER_ID = 2**63 - 1
 
 
+Take = Callable[[int, KreplogError | None], None]
+"""Takes a producer id; NO_PRODUCER_ID with the error for which there is none."""
+
+R = TypeVar("R", InitProducerIdRequest, EndTxnRequest)
+
+
 class ProducerIds:
-    """The producer ids of one process of a broker. block: ids that it allocates at once."""
+    """The producer ids of one process of a broker, one after the other to those that request one. block: ids that it
+    allocates at once."""
 
     def __init__(self, block: int = BLOCK) -> None:
         self._block = block
         self._ids = range(0)
+        self._waiting: deque[Take] = deque()
+        self._is_allocating = False
 
-    def next(self) -> Steps[int]:
-        """The next id, unique in the cluster, from a new block if the last one is used up. Its steps are carried out
-        before those of the next call begin. Raises CoordinationError: the next call tries again."""
+    def request(self, take: Take) -> None:
+        """Request an id, behind the others that wait for one."""
+        self._waiting.append(take)
+
+    def next_steps(self) -> Steps[int] | None:
+        """Steps to carry out now, which return an id or raise CoordinationError, and then `ended`. None if nobody waits
+        for an id, or steps are carried out: two at once would allocate two blocks."""
+        if self._is_allocating or not self._waiting:
+            return None
+        self._is_allocating = True
+        return self._next()
+
+    def ended(self) -> Take:
+        """The steps have ended. Returns what takes their outcome."""
+        self._is_allocating = False
+        return self._waiting.popleft()
+
+    def _next(self) -> Steps[int]:
+        """The next id, unique in the cluster, from a new block if the last one is used up."""
         if not self._ids:
             self._ids = yield from allocate(self._block)
         producer_id, self._ids = self._ids[0], self._ids[1:]
         return producer_id
+
+
+def needs_producer_id(request: object, transactions: TransactionCoordinator) -> bool:
+    """Whether a request to this coordinator needs a producer id that nobody has."""
+    if isinstance(request, InitProducerIdRequest):
+        return request.new_producer_id == NO_PRODUCER_ID
+    return isinstance(request, EndTxnRequest) and transactions.needs_producer_id(request)
+
+
+def adding_producer_id(
+    request: R, serve: Callable[[R], None], respond: Callable[[InitProducerIdResponse | EndTxnResponse], None]
+) -> Take:
+    """Passes the request on to `serve` with the id, or a retriable error to `respond` if there is none."""
+
+    def take(producer_id: int, error: KreplogError | None) -> None:
+        if error is None:
+            serve(replace(request, new_producer_id=producer_id))
+        else:
+            respond(no_producer_id_response(request))
+
+    return take
 
 
 def allocate(block: int) -> Steps[range]:

@@ -1,4 +1,4 @@
-"""AdminHandlers: requests that change the cluster: topics, partitions, reassignments, elections, producer ids.
+"""AdminHandlers: requests that change the cluster: topics, partitions, reassignments, elections.
 
 Any broker accepts them: it writes them to the store, where the controller watches for them, and responds once its own
 metadata show the result, or after the request's time-out. Requests are messages of kreplog.wire.generic, results the
@@ -7,17 +7,14 @@ fields of their responses.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from kreplog.core.broker.producer_ids import ProducerIds, no_producer_id_response
 from kreplog.core.controller import admin_requests, new_partitions
 from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import RefusedError, admin_error, stored_topic
@@ -33,14 +30,6 @@ from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.effects import Steps
 from kreplog.core.topic_settings import changed, without_own
-from kreplog.core.transaction_messages import (
-    NO_PRODUCER_ID,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TransactionRequest,
-)
 from kreplog.errors import (
     CoordinationError,
     ErrorCode,
@@ -55,8 +44,6 @@ from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
-from kreplog.wire.transactions import error_code
-from kreplog.wire.versions import ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
@@ -105,7 +92,7 @@ async def refuse_repeated(name: str) -> Fields:
 
 class AdminHandlers:
     """Handlers of requests that change the cluster. brokers: returns the live brokers by id. max_broker_partitions: as
-    in BrokerSettings, or fewer. coordinate: has a request handled by this broker's coordinator of transactions."""
+    in BrokerSettings, or fewer."""
 
     def __init__(
         self,
@@ -114,56 +101,12 @@ class AdminHandlers:
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
         settings: BrokerSettings,
         max_broker_partitions: int,
-        coordinate: Callable[[TransactionRequest], Awaitable[Any]],
     ) -> None:
-        self._coordinate = coordinate
         self._store = store
         self._topics = topics
         self._brokers = brokers
         self._settings = settings
         self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
-        self._producer_ids = ProducerIds()
-        self._producer_id_lock = asyncio.Lock()
-
-    # Producer ids
-
-    async def init_producer_id(self, request: Any) -> Fields:
-        """Allocate a producer id, unique in the cluster; of a transactional id its coordinator decides."""
-        if request.transactional_id is not None:
-            return await self._init_transactional_id(request)
-        try:
-            producer_id = await self._new_producer_id()
-        except CoordinationError as error:
-            return {"error_code": admin_error(error), "producer_id": -1, "producer_epoch": -1}
-        return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
-
-    async def _init_transactional_id(self, request: Any) -> Fields:
-        timeout_ms, known = request.transaction_timeout_ms, (request.producer_id, request.producer_epoch)
-        begin = InitProducerIdRequest(request.transactional_id, timeout_ms, NO_PRODUCER_ID, *known)
-        response: InitProducerIdResponse = await self._with_new_id(begin)
-        return {
-            "error_code": error_code(response.error, ApiKey.INIT_PRODUCER_ID, request.version),
-            "producer_id": response.producer_id,
-            "producer_epoch": response.producer_epoch,
-        }
-
-    async def end_with_new_id(self, request: EndTxnRequest) -> EndTxnResponse:
-        """End the transaction of a producer whose epochs are used up."""
-        response: EndTxnResponse = await self._with_new_id(request)
-        return response
-
-    async def _with_new_id(self, request: InitProducerIdRequest | EndTxnRequest) -> Any:
-        """The coordinator's response to a request that needs a producer id which nobody has."""
-        try:
-            new_id = await self._new_producer_id()
-        except CoordinationError:
-            return no_producer_id_response(request)
-        return await self._coordinate(replace(request, new_producer_id=new_id))
-
-    async def _new_producer_id(self) -> int:
-        """Raises CoordinationError."""
-        async with self._producer_id_lock:
-            return await carry_out(self._producer_ids.next(), self._store)
 
     # Topics
 

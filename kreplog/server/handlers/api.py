@@ -41,7 +41,6 @@ from kreplog.core.replication.sessions import without_unknown_topics
 from kreplog.core.transaction_messages import (
     AddPartitionsToTxnResponse,
     EndTxnRequest,
-    TransactionRequest,
 )
 from kreplog.core.transactions.marker_writer import APPEND_TIMEOUT_MS
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
@@ -52,6 +51,7 @@ from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
 from kreplog.server.handlers.metadata import Description, MetadataHandlers, lists_all
+from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
 from kreplog.server.handlers.topics import TopicViews
@@ -162,8 +162,8 @@ class Api:
             lambda: metadata.brokers,
             settings,
             host.max_replicas,
-            self._coordinate,
         )
+        self._producer_ids = ProducerIdHandlers(store, lambda: host.cores.transactions, host.receive, self._start)
         self._automatic = AutomaticTopics(
             settings.auto_create_topics, host.manager.metadata, self._admin.create_default_topics, self._start
         )
@@ -181,7 +181,8 @@ class Api:
         coordinators = self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
         )
-        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, host.dynamic), coordinators)
+        configs = ConfigHandlers(store, host.topics, host.dynamic)
+        self._commands = _commands(self._admin, configs, coordinators, self._producer_ids)
         known = {*self._handlers, *_ENCODERS, *self._queries, *self._commands}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
@@ -228,7 +229,7 @@ class Api:
         key = context.header.api_key
         if needs_offsets_topic(request) and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())
-        if isinstance(request, EndTxnRequest) and self._host.cores.transactions.needs_producer_id(request):
+        if isinstance(request, EndTxnRequest) and self._producer_ids.needs_producer_id(request):
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
             context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
@@ -442,20 +443,8 @@ class Api:
 
     # Transactions
 
-    async def _coordinate(self, request: TransactionRequest) -> Any:
-        """Have this broker's coordinator of transactions handle a request; returns its response."""
-        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def reply(response: Any) -> None:
-            if not result.done():
-                result.set_result(response)
-
-        self._host.receive(Received(LocalRequest(reply), request))
-        return await result
-
     async def _end_with_new_id(self, context: RequestContext, request: EndTxnRequest) -> None:
-        """End the transaction of a producer whose epochs are used up; it continues with another producer id."""
-        response = await self._admin.end_with_new_id(request)
+        response = await self._producer_ids.end_with_new_id(request)
         context.respond(transactions.encode_end_txn_response(response, context.header))
 
     def _add_for_leaders(self, context: RequestContext, frame: Frame) -> None:
@@ -558,11 +547,11 @@ def _queries(metadata: MetadataHandlers, producers: ProducerHandlers) -> dict[in
 
 
 def _commands(
-    admin: AdminHandlers, configs: ConfigHandlers, coordinators: CoordinatorHandlers
+    admin: AdminHandlers, configs: ConfigHandlers, coordinators: CoordinatorHandlers, producer_ids: ProducerIdHandlers
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
-        ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
+        ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
         ApiKey.FIND_COORDINATOR: coordinators.find,
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
