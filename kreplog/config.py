@@ -161,6 +161,11 @@ class LogConfig:
         """Whether the cleanup policy has "delete" in it: retention_ms and retention_bytes apply."""
         return "delete" in self.cleanup_policy
 
+    @property
+    def has_retention_limit(self) -> bool:
+        """Whether retention may delete segments: the cleanup policy has "delete" in it, and there is a limit."""
+        return self.deletes and (self.retention_ms >= 0 or self.retention_bytes >= 0)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:

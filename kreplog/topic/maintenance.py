@@ -241,10 +241,9 @@ class TopicMaintenance:
 def _periods_ms(folder: TopicFolder, config: MaintenanceConfig) -> dict[str, int]:
     """How often each task is due that there is."""
     log_config = folder.config
-    limited = log_config.deletes and (log_config.retention_ms >= 0 or log_config.retention_bytes >= 0)
     periods = {
         FLUSH: config.flush_ms,
-        RETENTION: config.retention_check_interval_ms if limited else None,
+        RETENTION: config.retention_check_interval_ms if log_config.has_retention_limit else None,
         COMPACTION: config.cleaner_backoff_ms if log_config.compacts else None,
         CHECKPOINT: config.high_watermark_checkpoint_interval_ms,
     }

@@ -283,8 +283,7 @@ class LogManager:
         return [
             partition
             for partition, replica in self.hosted.items()
-            if not replica.directory.failed
-            and (replica.log.config.retention_ms >= 0 or replica.log.config.retention_bytes >= 0)
+            if not replica.directory.failed and replica.log.config.has_retention_limit
         ]
 
     async def expire_producers(self) -> None:
