@@ -202,7 +202,7 @@ class Broker:
         """The replication core with its runner, and all that its effects need; the controller."""
         settings = self.settings
         topic_ids, strays = self.hosted.topic_ids(), self.hosted.strays.keys()
-        disk_lost = any(directory.is_new for directory in directories)
+        disk_lost = any(directory.start.is_new for directory in directories)
         self.manager = ReplicaManager(self.id, settings.replication, topic_ids, disk_lost, strays, self.memory)
         self.controller = Controller(self.id, settings.replication, topic_defaults=settings.topic)
         self.store = StoreLink(
@@ -250,7 +250,7 @@ class Broker:
                 host,
                 port,
                 self.settings.rack,
-                unclean=any(directory.unclean or directory.is_new for directory in directories),
+                unclean=any(directory.start.may_have_lost for directory in directories),
                 internal=(internal.path or internal.host, internal.port),
                 directories=tuple(directory.id for directory in directories),
             )
@@ -378,14 +378,12 @@ class Broker:
 
     def _clear_unclean_mark(self) -> None:
         for directory in self.hosted.directories:
-            if (directory.unclean or directory.is_new) and directory.may_clear_unclean():
+            if directory.start.may_have_lost and directory.may_clear_unclean():
                 try:
                     directory.clear_unclean()
                 except (OSError, StorageError) as error:
                     text = "%s: cannot write the boot mark, so the next start registers as unclean again: %s"
                     _log.error(text, directory.path, error)
-                else:
-                    directory.unclean = directory.is_new = False
 
     def _core_failed(self, name: str, error: BaseException) -> None:
         self._failure = error

@@ -197,7 +197,7 @@ def test_a_broker_registers_as_unclean_until_the_controller_has_handled_it(tmp_p
     async def known(client: Client) -> None:
         while client.broker.registration.broker.unclean:
             await asyncio.sleep(0.01)  # no event says that the controller has handled it
-        assert not any(directory.unclean or directory.is_new for directory in client.broker.hosted.directories)
+        assert not any(directory.start.may_have_lost for directory in client.broker.hosted.directories)
 
     with_broker(tmp_path, known)
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
@@ -212,14 +212,14 @@ def test_a_broker_is_clean_although_its_controller_hung_up_before_the_answer(tmp
             await asyncio.sleep(0.01)  # until the INIT of its registration
         manager, (directory,) = broker.manager, broker.hosted.directories
         broker.registration.broker = replace(broker.registration.broker, unclean=True)
-        directory.unclean = True
+        directory.start = directory.start._replace(unclean=True)
         (tmp_path / "data" / BOOT_MARK).write_text("another boot")
         number = manager.fencing.last_sequence + 1
         init = LeaderAndIsrRequest(1, manager.controller_epoch, manager.broker_epoch, (), True, number)
         broker.api.handle_local_control(init).cancel()
         while broker.registration.broker.unclean:
             await asyncio.sleep(0.01)  # until its files are synced
-        assert not directory.unclean and (tmp_path / "data" / BOOT_MARK).read_text() != "another boot"
+        assert not directory.start.unclean and (tmp_path / "data" / BOOT_MARK).read_text() != "another boot"
 
     with_broker(tmp_path, work)
 

@@ -43,6 +43,10 @@ class DirectoryStart(NamedTuple):
         """Whether a controller has to know of this start before the boot mark is written: data may be lost."""
         return self.is_new or self.unclean
 
+    def handled(self) -> DirectoryStart:
+        """The same after a controller has handled what may be lost."""
+        return self._replace(is_new=False, unclean=False)
+
 
 def directory_start(clean_mark: bool, boot_mark: str | None, boot: str) -> DirectoryStart:
     """clean_mark: whether the directory has the mark of a clean shutdown. boot_mark: the host's boot id in it, None if

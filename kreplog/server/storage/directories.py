@@ -76,8 +76,8 @@ class DataDirectory(LogDirectoryState):
     """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe but
     for `fail`, which is for the event loop.
 
-    id: unique id of the directory. was_clean, is_new, unclean: as of DirectoryStart, until a controller has handled
-    what may be lost. failed: the caller makes no other call but `close` then.
+    id: unique id of the directory. start: how its last use ended, `handled` once a controller has. failed: the caller
+    makes no other call but `close` then.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
@@ -109,14 +109,13 @@ class DataDirectory(LogDirectoryState):
             ) from None
         self._check_owner(broker_id)
         clean = self.path / CLEAN_MARK
-        start = directory_start(clean.exists(), self._read(BOOT_MARK), self._boot)
-        self.was_clean, self.is_new, self.unclean = start
-        if self.is_new:
+        self.start = directory_start(clean.exists(), self._read(BOOT_MARK), self._boot)
+        if self.start.is_new:
             sync_parents(self.path)
         if clean.exists():
             clean.unlink()
             sync_directory(self.path)
-        if not start.may_have_lost:
+        if not self.start.may_have_lost:
             self.clear_unclean()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
 
@@ -169,6 +168,7 @@ class DataDirectory(LogDirectoryState):
     def clear_unclean(self) -> None:
         """Write the boot mark: any loss of data is handled, and only a crash of the host makes it unclean again."""
         atomic_write(str(self.path / BOOT_MARK), f"{self._boot}\n".encode())
+        self.start = self.start.handled()
 
     # Replicas
 

@@ -19,33 +19,33 @@ def test_a_crash_while_loading_does_not_look_clean(life: Life) -> None:
     life.logs.close()
     assert (life.root / "data" / ".kafka_cleanshutdown").exists()
     first = DataDirectory(str(life.root / "data"), 1, "boot")
-    assert first.was_clean
+    assert first.start.was_clean
     first.close(clean=False)
     second = DataDirectory(str(life.root / "data"), 1, "boot")
-    assert not second.was_clean
+    assert not second.start.was_clean
     second.close(clean=False)
 
 
 def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
     logs = life.open(boot="first")
-    assert logs.hosted.directories[0].is_new and not logs.hosted.directories[0].unclean
+    assert logs.hosted.directories[0].start.is_new and not logs.hosted.directories[0].start.unclean
     life.crash()
     logs = life.open(boot="first")
-    assert logs.hosted.directories[0].is_new, "no controller has taken that in yet"
+    assert logs.hosted.directories[0].start.is_new, "no controller has taken that in yet"
     logs.hosted.directories[0].clear_unclean()
     life.crash()
     logs = life.open(boot="first")
-    assert not logs.hosted.directories[0].unclean and not logs.hosted.directories[0].is_new
+    assert not logs.hosted.directories[0].start.unclean and not logs.hosted.directories[0].start.is_new
     life.crash()
-    assert life.open(boot="second").hosted.directories[0].unclean
+    assert life.open(boot="second").hosted.directories[0].start.unclean
     life.crash()
     logs = life.open(boot="second")
-    assert logs.hosted.directories[0].unclean, "no controller has handled it yet"
+    assert logs.hosted.directories[0].start.unclean, "no controller has handled it yet"
     logs.hosted.directories[0].clear_unclean()
     life.crash()
-    assert not life.open(boot="second").hosted.directories[0].unclean
+    assert not life.open(boot="second").hosted.directories[0].start.unclean
     life.logs.close()
-    assert not life.open(boot="third").hosted.directories[0].unclean
+    assert not life.open(boot="third").hosted.directories[0].start.unclean
     life.crash()
 
 

@@ -21,9 +21,9 @@ def test_a_killed_broker_recovers_its_logs(life: Life, batch: bytes) -> None:
     logs = life.open("a", "b")
     assert logs.hosted.topic_ids() == {TopicPartition("other", 3): OTHER_ID, TP: ID}
     assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
-    assert not any(directory.was_clean or directory.unclean for directory in logs.hosted.directories)
+    assert not any(directory.start.was_clean or directory.start.unclean for directory in logs.hosted.directories)
     assert logs.close()
-    assert all(directory.was_clean for directory in life.open("a", "b").hosted.directories)
+    assert all(directory.start.was_clean for directory in life.open("a", "b").hosted.directories)
     life.crash()
 
 
