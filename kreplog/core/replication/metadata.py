@@ -8,7 +8,7 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
@@ -156,18 +156,6 @@ class MetadataCache:
         KIP-903). Where the ISR is written this is checked again, against the store."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch and not broker.stopping
-
-
-def leader_for_clients(state: PartitionState, live: Container[int]) -> int:
-    """The leader that clients get: NO_LEADER, until the next election, for one that is not registered any more. live:
-    ids of the brokers that they get."""
-    return state.state.leader if state.state.leader in live else NO_LEADER
-
-
-def offline_replicas(state: PartitionState, live: Container[int]) -> list[int]:
-    """The replicas that clients get as offline. live: as of `leader_for_clients`. The simulator does not run this rule:
-    its clients need leaders alone."""
-    return [replica for replica in state.replicas if replica not in live]
 
 
 def is_older(state: PartitionState, held: PartitionState) -> bool:

@@ -6,17 +6,18 @@ Requests are messages of kreplog.wire.generic, results are Descriptions. Repeate
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core.broker.advertised_brokers import AdvertisedBrokers, advertised_brokers
 from kreplog.core.broker.described_partitions import START, PartitionCursor, portion, portion_limit, topics_from
 from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
-from kreplog.core.replication.metadata import MetadataCache, leader_for_clients, offline_replicas
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.topic_settings import Described, described
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
@@ -73,20 +74,22 @@ class MetadataHandlers:
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         """Live brokers by id."""
-        return self._metadata.listed_brokers(self._own)
+        return self._for_clients().live
+
+    def _for_clients(self) -> AdvertisedBrokers:
+        return advertised_brokers(self._metadata, self._recently_failed, self._own, self._now_ms())
 
     # Metadata
 
     def metadata(self, request: Any, version: int) -> Description:
-        live, known = self.brokers, self._topics.all
-        listed = *live.values(), *self._recently_failed.listed(self._now_ms())
+        clients, known = self._for_clients(), self._topics.all
         fields = {
-            "brokers": [_endpoint(broker, "node_id") for broker in listed],
+            "brokers": [_endpoint(broker, "node_id") for broker in clients.listed],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
         errors: dict[str, ErrorCode] = {}
-        make = partial(_topic, live, errors, self._metadata.topic_error(by_id=True), version)
+        make = partial(_topic, clients, errors, self._metadata.topic_error(by_id=True), version)
         if lists_all(request, version):
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
         requested: dict[Any, tuple[Any, TopicView | None]] = {}
@@ -118,7 +121,7 @@ class MetadataHandlers:
         """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
 
         Raises PeerProtocolError for a cursor before partition 0."""
-        live, known, given = self.brokers, self._topics.all, request.cursor
+        clients, known, given = self._for_clients(), self._topics.all, request.cursor
         cursor = START if given is None else PartitionCursor(given.topic_name, given.partition_index)
         if cursor.partition < 0:
             raise PeerProtocolError(
@@ -129,7 +132,7 @@ class MetadataHandlers:
         errors = {name: self._missing(name, False) for name in names if name not in known}
 
         def described_in(name: str, number: int) -> Fields:
-            return _described_partition(number, known[name].partitions[number], live)
+            return _described_partition(number, known[name].partitions[number], clients)
 
         def make() -> Fields:
             partitions = {name: known[name].partitions for name in names if name in known}
@@ -265,7 +268,7 @@ def _description(
 
 
 def _topic(
-    live: Mapping[int, BrokerRegistration],
+    clients: AdvertisedBrokers,
     errors: Mapping[str, ErrorCode],
     unknown_id: ErrorCode,
     version: int,
@@ -274,7 +277,7 @@ def _topic(
 ) -> Fields:
     """A topic of a Metadata response; without a view an unknown topic. errors: of unknown topics by name."""
     if view is not None:
-        partitions = [_partition(number, state, live) for number, state in view.partitions.items()]
+        partitions = [_partition(number, state, clients) for number, state in view.partitions.items()]
         return {**_topic_fields(view), "partitions": partitions}
     by_id = _is_by_id(requested)
     name = None if by_id else requested.name
@@ -311,15 +314,15 @@ def _topic_fields(view: TopicView) -> Fields:
     }
 
 
-def _described_partition(number: int, partition: PartitionState, live: Container[int]) -> Fields:
+def _described_partition(number: int, partition: PartitionState, clients: AdvertisedBrokers) -> Fields:
     """A partition of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
     replicas = {"eligible_leader_replicas": list(partition.state.elr), "last_known_elr": []}
-    return {**_partition(number, partition, live), **replicas}
+    return {**_partition(number, partition, clients), **replicas}
 
 
-def _partition(number: int, partition: PartitionState, live: Container[int]) -> Fields:
+def _partition(number: int, partition: PartitionState, clients: AdvertisedBrokers) -> Fields:
     state = partition.state
-    leader = leader_for_clients(partition, live)
+    leader = clients.leader_of(partition)
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
         "partition_index": number,
@@ -327,7 +330,7 @@ def _partition(number: int, partition: PartitionState, live: Container[int]) -> 
         "leader_epoch": state.leader_epoch,
         "replica_nodes": list(partition.replicas),
         "isr_nodes": list(state.isr),
-        "offline_replicas": offline_replicas(partition, live),
+        "offline_replicas": clients.offline_replicas(partition),
     }
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kreplog.core.broker.advertised_brokers import advertised_brokers
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until, Waits
 from kreplog.core.controller import store_reader
 from kreplog.core.messages import LeaderAndIsrRequest
-from kreplog.core.replication.metadata import leader_for_clients
 from kreplog.errors import KreplogError
 from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.checks.metadata_checker import Clock, MetadataChecker
@@ -109,11 +109,13 @@ class VirtualMetadataRequests:
             self._checker.refused(request.arrived_ms)
             network.refuse_reply(request.reply_to)
             return
-        listed = self._waits.recently_failed.listed(self._process.now_ms)
-        live = self._metadata.listed_brokers(lambda: self._process.registration.broker)
-        brokers = {**{broker.id: broker for broker in listed}, **live}
+        process = self._process
+        clients = advertised_brokers(
+            self._metadata, self._waits.recently_failed, lambda: process.registration.broker, process.now_ms
+        )
+        brokers = {broker.id: broker for broker in clients.listed}
         states = [
-            state._replace(state=state.state._replace(leader=leader_for_clients(state, live)))
+            state._replace(state=state.state._replace(leader=clients.leader_of(state)))
             for state in self._metadata.partitions.values()
         ]
         self._checker.answered(request.arrived_ms, brokers, states)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kreplog.core.broker import control_channel, log_directory_state, metadata_waits, request_parts, stray_retention
+from kreplog.core.broker.advertised_brokers import AdvertisedBrokers
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.broker.file_syncs import FileSyncs
@@ -27,7 +28,6 @@ from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrR
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import KreplogError, is_exhaustion
-from kreplog.sim.brokers import metadata_requests
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 
@@ -302,7 +302,7 @@ def _suspected_leader_named() -> list[Patch]:
 @MUTATIONS.add("ended-leader-named")
 def _ended_leader_named() -> list[Patch]:
     """Metadata name a leader that is not registered any more, which clients look for in vain."""
-    return [(metadata_requests, "leader_for_clients", lambda state, live: state.state.leader)]
+    return [(AdvertisedBrokers, "leader_of", lambda self, state: state.state.leader)]
 
 
 @MUTATIONS.add("no-topics-without-metadata")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
-from kreplog.core.replication.metadata import MetadataCache, leader_for_clients, offline_replicas
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
@@ -62,16 +62,6 @@ def test_a_broker_lists_itself_before_any_metadata_do() -> None:
     assert sorted(cache.listed_brokers(lambda: own)) == [1, 2]
     cache.apply(UpdateMetadataRequest(1, 1, 6, (BrokerRegistration(1, 5),), ()))
     assert list(cache.listed_brokers(lambda: own)) == [1], "it is not registered any more"
-
-
-def test_clients_get_no_leader_that_is_not_registered() -> None:
-    assert leader_for_clients(state(TP, 1), {1, 2}) == 1
-    assert leader_for_clients(state(TP, 1), {2}) == NO_LEADER
-    assert leader_for_clients(state(TP, NO_LEADER), {1, 2}) == NO_LEADER
-
-
-def test_replicas_on_brokers_that_clients_do_not_get_are_offline() -> None:
-    assert [offline_replicas(state(TP, 1), live) for live in ({1, 2}, {2, 3}, set())] == [[], [1], [1, 2]]
 
 
 def test_a_topic_that_is_requested_by_an_id_of_an_earlier_one_is_unknown() -> None:
