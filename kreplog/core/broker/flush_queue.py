@@ -15,6 +15,13 @@ EXHAUSTED_RETRY_MS = 500
 """Delay before an fsync is retried that failed for want of descriptors or memory."""
 
 
+def is_retried(error: KreplogError) -> bool:
+    """Whether an fsync that failed is tried again after EXHAUSTED_RETRY_MS: one that found no descriptor or memory has
+    not harmed the log. After any other failure its log directory is offline: what the kernel has dropped, another fsync
+    would count as durable (F37)."""
+    return is_exhaustion(error)
+
+
 class FlushQueue:
     """Keys identify an open log for the shell; a log that is reopened has another key."""
 
@@ -42,9 +49,8 @@ class FlushQueue:
         return Flushed(partition, recovery_point), requested and self.request(log)
 
     def failed(self, log: Hashable, error: KreplogError) -> bool:
-        """The fsync in flight failed. Returns whether to start it again after EXHAUSTED_RETRY_MS, as after a failure
-        for want of descriptors or memory, which does not harm the log. Else none is in flight any more."""
-        if is_exhaustion(error):
+        """The fsync in flight failed. Returns whether it `is_retried`; else none is in flight any more."""
+        if is_retried(error):
             self._in_flight[log] = False
             return True
         self.forget(log)

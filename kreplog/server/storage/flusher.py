@@ -17,8 +17,8 @@ from functools import partial
 
 from kreplog.core import events
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
-from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
-from kreplog.errors import LogClosedError, StorageError, is_exhaustion
+from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue, is_retried
+from kreplog.errors import LogClosedError, StorageError
 from kreplog.managed_log import ManagedLog, exceeds_open_limit
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
@@ -229,7 +229,7 @@ class Flusher:
         for replica, error in itertools.chain.from_iterable(failed):
             if replica.removed:  # its directory was renamed meanwhile
                 continue
-            if is_exhaustion(error):
+            if is_retried(error):
                 retried.append(replica)
             else:
                 _log.error("%s", error)
