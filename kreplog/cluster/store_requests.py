@@ -3,16 +3,18 @@ removal of a topic's last partitions, requested from the controller. Source: "Ka
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import time
+from collections.abc import Sequence
+from typing import Any
 
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, NoNodeError, UsageError
+from kreplog.core.request_calls import carry_out
+from kreplog.errors import ErrorCode, NoNodeError, UsageError
 from kreplog.server.runtime.store import children_of
-
-T = TypeVar("T")
+from kreplog.server.runtime.store_steps import log_note
+from kreplog.types import StoreOperation
 
 
 def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
@@ -30,7 +32,7 @@ def request_removal(session: Session, topic: str, keep: int) -> list[int]:
     for a topic that does not exist, InvalidPartitionsError, also for an internal one, RefusedError where others request
     removals all the time, CoordinationError."""
     try:
-        return _carry_out(admin_requests.remove_partitions(topic, keep), session)
+        return carry_out(admin_requests.remove_partitions(topic, keep), _SessionCalls(session))
     except admin_requests.RefusedError as refused:
         if refused.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
@@ -39,29 +41,26 @@ def request_removal(session: Session, topic: str, keep: int) -> list[int]:
 
 def pending_removals(session: Session, topic: str) -> list[int]:
     """The partitions of a topic that are requested to be removed, and are not yet."""
-    return _carry_out(admin_requests.pending_removals(topic), session)
+    return carry_out(admin_requests.pending_removals(topic), _SessionCalls(session))
 
 
-def _carry_out(steps: Steps[T], session: Session) -> T:
-    """As store_steps.carry_out, in a process that has a session of its own and nothing else to do."""
-    answer: Any = None
-    error: CoordinationError | None = None
-    while True:
-        try:
-            effect = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer = error = None
-        try:
-            match effect:
-                case GetNodes(paths):
-                    answer = session.get_many(paths)
-                case GetChildren(path):
-                    answer = children_of(session, path)
-                case Multi(operations):
-                    answer = session.multi(operations)
-                case _:
-                    raise InvariantError(f"{effect} neither reads nor writes the store")
-        except CoordinationError as failed:
-            error = failed
+class _SessionCalls:
+    """Calls of a process that has a session of its own, and nothing else to do."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_nodes(self, paths: Sequence[str]) -> Any:
+        return self._session.get_many(paths)
+
+    def get_children(self, path: str) -> Any:
+        return children_of(self._session, path)
+
+    def multi(self, operations: Sequence[StoreOperation]) -> Any:
+        return self._session.multi(operations)
+
+    def pause(self, ms: int) -> None:
+        time.sleep(ms / 1000)
+
+    def note(self, level: str, text: str) -> None:
+        log_note(level, text)

@@ -1,14 +1,17 @@
-"""Steps of the cores that read and write the coordination store, for a request rather than for an event of a core."""
+"""Steps of requests (core.request_calls) over the event loop's connection to the coordination store."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, StateChange, Steps
-from kreplog.errors import CoordinationError, InvariantError
+from kreplog.core.effects import Steps
+from kreplog.core.request_calls import call
+from kreplog.errors import CoordinationError
 from kreplog.server.runtime.store import AnySession, StoreLink
+from kreplog.types import StoreOperation
 
 _log = logging.getLogger("kreplog.server")
 
@@ -16,7 +19,8 @@ T = TypeVar("T")
 
 
 async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
-    """Carry out the steps of one request, which need no watch, and return their result. Raises what they raise."""
+    """Carry out the steps of one request and return their result. Raises what they raise."""
+    calls = _StoreCalls(store)
     answer: Any = None
     error: CoordinationError | None = None
     while True:
@@ -27,18 +31,31 @@ async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
             return result
         answer = error = None
         try:
-            match effect:
-                case GetNodes(paths):
-                    answer = await store.get_nodes(paths)
-                case GetChildren(path):
-                    answer = await store.get_children(path)
-                case Multi(operations):
-                    answer = await store.multi(operations)
-                case Pause(ms):
-                    await asyncio.sleep(ms / 1000)  # these steps set no watch
-                case StateChange(level, text):
-                    _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
-                case _:
-                    raise InvariantError(f"{effect} neither reads nor writes the store")
+            answer = await call(effect, calls)
         except CoordinationError as failed:
             error = failed
+
+
+class _StoreCalls:
+    def __init__(self, store: StoreLink | AnySession) -> None:
+        self._store = store
+
+    def get_nodes(self, paths: Sequence[str]) -> Awaitable[Any]:
+        return self._store.get_nodes(paths)
+
+    def get_children(self, path: str) -> Awaitable[Any]:
+        return self._store.get_children(path)
+
+    def multi(self, operations: Sequence[StoreOperation]) -> Awaitable[Any]:
+        return self._store.multi(operations)
+
+    def pause(self, ms: int) -> Awaitable[Any]:
+        return asyncio.sleep(ms / 1000)  # these steps set no watch
+
+    async def note(self, level: str, text: str) -> None:
+        log_note(level, text)
+
+
+def log_note(level: str, text: str) -> None:
+    """Log a StateChange of the steps of a request."""
+    _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)

@@ -17,11 +17,13 @@ from kreplog.core.controller.config_requests import alter_broker, alter_topic
 from kreplog.core.controller.leader_elections import ELECTIONS
 from kreplog.core.controller.new_partitions import added_partitions, assignable
 from kreplog.core.dynamic_configs import DELETE, SET, Change, altered
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
+from kreplog.core.effects import Steps
 from kreplog.core.messages import NO_CONFIGS
-from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, UsageError
+from kreplog.core.request_calls import carry_out
+from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
+from kreplog.sim.machines.store import StoreServer
 from kreplog.types import BrokerRegistration, Delete, ElectionType, SetData, StoreOperation, TopicPartition
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Administrator:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._session = cluster.store.store.connect(2**31 - 1)
+        self._calls = _OperatorCalls(cluster.store, self._session)
         self._names = 0
 
     def create_topic(self, plan: TopicPlan, brokers: Sequence[int]) -> bool:
@@ -240,7 +243,7 @@ class Administrator:
 
     def _write(self, *operations: StoreOperation) -> bool:
         try:
-            self._multi(operations)
+            self._calls.multi(operations)
         except CoordinationError:
             return False
         return True
@@ -253,40 +256,48 @@ class Administrator:
             return False
 
     def _carry_out(self, steps: Steps[Any]) -> bool:
-        answer: Any = None
-        error: CoordinationError | None = None
-        while True:
-            try:
-                effect = steps.send(answer) if error is None else steps.throw(error)
-            except StopIteration:
-                return True
-            answer = error = None
-            try:
-                match effect:
-                    case GetNodes(paths):
-                        answer = self._available_session().get_many(paths)
-                    case GetChildren(path):
-                        answer = self._children(path)
-                    case Multi(operations):
-                        answer = self._multi(operations)
-                    case Pause(ms):
-                        self._cluster.scheduler.after(ms * MS, self._request, lambda: steps)
-                        return False
-                    case _:
-                        raise InvariantError(f"{effect} neither reads nor writes the store")
-            except CoordinationError as failed:
-                error = failed
+        try:
+            carry_out(steps, self._calls)
+        except _PausedError as paused:
+            self._cluster.scheduler.after(paused.ms * MS, self._request, lambda: steps)
+            return False
+        return True
 
-    def _children(self, path: str) -> list[str] | None:
-        session = self._available_session()
+
+class _PausedError(Exception):
+    """The steps go on after `ms`."""
+
+    def __init__(self, ms: int) -> None:
+        super().__init__(ms)
+        self.ms = ms
+
+
+class _OperatorCalls:
+    """Calls in a session that never ends, while the store is available."""
+
+    def __init__(self, store: StoreServer, session: MemorySession) -> None:
+        self._store = store
+        self._session = session
+
+    def get_nodes(self, paths: Sequence[str]) -> Any:
+        return self._available().get_many(paths)
+
+    def get_children(self, path: str) -> Any:
+        session = self._available()
         return None if session.exists(path) is None else session.children(path)
 
-    def _multi(self, operations: Sequence[StoreOperation]) -> list[Any]:
-        results = self._available_session().multi(operations)
-        self._cluster.store.changed()
+    def multi(self, operations: Sequence[StoreOperation]) -> Any:
+        results = self._available().multi(operations)
+        self._store.changed()
         return results
 
-    def _available_session(self) -> MemorySession:
-        if not self._cluster.store.available:
+    def pause(self, ms: int) -> None:
+        raise _PausedError(ms)
+
+    def note(self, level: str, text: str) -> None:
+        """Nobody reads an operator's log."""
+
+    def _available(self) -> MemorySession:
+        if not self._store.available:
             raise ConnectionLossError("the store does not respond")
         return self._session

@@ -1,15 +1,17 @@
-"""Steps of the cores that read and write the coordination store, for a request rather than for an event of a core: in
-virtual time, as server.runtime.store_steps carries them out in a broker."""
+"""Steps of requests (core.request_calls) in virtual time, in one process of a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.core.effects import GetChildren, GetNodes, Multi, StateChange, Steps
-from kreplog.errors import CoordinationError, InvariantError, KreplogError
+from kreplog.core.effects import Steps
+from kreplog.core.request_calls import call
+from kreplog.errors import CoordinationError, KreplogError
 from kreplog.sim.machines.scheduler import MS
+from kreplog.sim.machines.store import Outcome
+from kreplog.types import StoreOperation
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
@@ -22,7 +24,7 @@ PAUSED_MS = 200
 
 
 def carry_out(process: BrokerProcess, steps: Steps[Any], ended: Ended) -> None:
-    """Carry out the steps of one request, which need no watch. ended: called with their result, or the error that they
+    """Carry out the steps of one request. ended: called with their result, or the error that they
     raise; not if the process stops before."""
     _step(process, steps, ended, None, None)
 
@@ -44,14 +46,27 @@ def _step(
     except KreplogError as failed:
         ended(None, failed)
         return
-    match effect:
-        case GetNodes(paths):
-            process.link.get_nodes(paths, None, resume)
-        case GetChildren(path):
-            process.link.get_children(path, None, resume)
-        case Multi(operations):
-            process.link.multi(operations, resume)
-        case StateChange():
-            resume(None, None)
-        case _:
-            raise InvariantError(f"{effect} neither reads nor writes the store")
+    call(effect, _ProcessCalls(process, resume))
+
+
+class _ProcessCalls:
+    """The calls of one step, which `resume` takes the outcome of."""
+
+    def __init__(self, process: BrokerProcess, resume: Outcome) -> None:
+        self._process = process
+        self._resume = resume
+
+    def get_nodes(self, paths: Sequence[str]) -> None:
+        self._process.link.get_nodes(paths, None, self._resume)
+
+    def get_children(self, path: str) -> None:
+        self._process.link.get_children(path, None, self._resume)
+
+    def multi(self, operations: Sequence[StoreOperation]) -> None:
+        self._process.link.multi(operations, self._resume)
+
+    def pause(self, ms: int) -> None:
+        self._process.cluster.scheduler.after(ms * MS, self._resume, None, None)
+
+    def note(self, level: str, text: str) -> None:
+        self._resume(None, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kreplog.core.effects import Effect, Exit, GetChildren, GetNodes, Multi, StateChange, Steps
+from kreplog.core.effects import Effect, Exit, GetChildren, GetNodes, Multi, Pause, StateChange, Steps
 from kreplog.errors import ConnectionLossError, InvariantError
 from kreplog.sim.brokers.request_steps import PAUSED_MS, carry_out
 from kreplog.sim.machines.scheduler import MS, Scheduler
@@ -52,6 +52,14 @@ def test_steps_get_the_answer_of_each_effect_and_end_with_their_result() -> None
         process.answer(number, None)
     assert process.calls == [("nodes", ("/a",)), ("children", "/b"), ("multi", ())]
     assert process.outcomes == [([0, None, 1, 2], None)]
+
+
+def test_steps_pause_in_virtual_time() -> None:
+    process = Process((Pause(70), GetNodes(("/a",))))
+    process.scheduler.run_until(69 * MS)
+    assert process.calls == []
+    process.scheduler.run_until(70 * MS)
+    assert process.calls == [("nodes", ("/a",))]
 
 
 def test_an_error_of_the_store_ends_steps_that_do_not_catch_it() -> None:
