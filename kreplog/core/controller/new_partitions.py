@@ -6,13 +6,14 @@ the cluster and of each broker are in partition_limits. Source: Kafka, ZkAdminMa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kreplog.core.controller import assignment
+from kreplog.core.messages import PartitionState
 from kreplog.core.nodes import TopicNode
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
-from kreplog.types import BrokerRegistration
+from kreplog.types import NO_LEADER, BrokerRegistration
 
 MAX_NEW_PARTITIONS = 10_000
 """Maximum of new partitions of a request, as in Kafka: a mistyped number would block the broker, then the cluster."""
@@ -130,3 +131,9 @@ def added_partitions(
 def racks(brokers: Mapping[int, BrokerRegistration]) -> dict[int, str | None]:
     """The rack of each broker."""
     return {broker.id: broker.rack for broker in brokers.values()}
+
+
+def are_led(partitions: Collection[PartitionState], count: int) -> bool:
+    """Whether the controller has carried out a request for so many partitions of a topic. partitions: those that the
+    broker's metadata have. The simulator does not run this rule: its operators do not wait."""
+    return len(partitions) >= count and all(state.state.leader != NO_LEADER for state in partitions)

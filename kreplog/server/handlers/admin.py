@@ -42,7 +42,7 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
+from kreplog.types import BrokerRegistration, TopicPartition
 from kreplog.wire import generic
 
 _log = logging.getLogger("kreplog.server")
@@ -129,7 +129,7 @@ class AdminHandlers:
         ]
         created = [result["name"] for result in results if not result["error_code"]]
         if created and not request.validate_only:
-            await self._await_result(results, created, request.timeout_ms, lambda name: self._has_leaders(name, 1))
+            await self._await_result(results, created, request.timeout_ms, lambda name: self._are_led(name, 1))
         return {"topics": results}
 
     async def create_internal_topic(
@@ -147,7 +147,7 @@ class AdminHandlers:
         except RefusedError as refused:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-        await self._topics.until(lambda: self._has_leaders(name, 1), timeout_s)
+        await self._topics.until(lambda: self._are_led(name, 1), timeout_s)
 
     async def create_default_topics(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create topics with the broker's defaults, and return the error of each."""
@@ -258,7 +258,7 @@ class AdminHandlers:
         created = [result["name"] for result in results if not result["error_code"]]
         if created and not request.validate_only:
             await self._await_result(
-                results, created, request.timeout_ms, lambda name: self._has_leaders(name, counts[name])
+                results, created, request.timeout_ms, lambda name: self._are_led(name, counts[name])
             )
         return {"results": results}
 
@@ -380,11 +380,6 @@ class AdminHandlers:
                 result["error_code"] = ErrorCode.REQUEST_TIMED_OUT
                 result["error_message"] = "the request is stored, but was not carried out in time"
 
-    def _has_leaders(self, name: str, partitions: int) -> bool:
-        """Whether this broker's metadata have the topic with at least so many partitions, each with a leader."""
+    def _are_led(self, name: str, count: int) -> bool:
         view: TopicView | None = self._topics.get(name)
-        return (
-            view is not None
-            and len(view.partitions) >= partitions
-            and all(partition.state.leader != NO_LEADER for partition in view.partitions.values())
-        )
+        return view is not None and new_partitions.are_led(view.partitions.values(), count)

@@ -13,10 +13,11 @@ from kreplog.core.controller.new_partitions import (
     topic_replicas,
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.messages import PartitionState
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
-from kreplog.types import BrokerRegistration
+from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 BROKERS = {number: BrokerRegistration(number, 1, "host", 9092, "r") for number in (1, 2, 3)}
 TOPIC = TopicNode("id", {0: Assignment((1, 2)), 1: Assignment((2, 3))})
@@ -86,3 +87,15 @@ def test_a_request_that_gives_replicas_gives_them_once_and_no_numbers() -> None:
     for partitions, factor in ((1, -1), (-1, 2)):
         with pytest.raises(UsageError, match="the assignments decide"):
             given_replicas([(0, [1])], partitions, factor)
+
+
+def test_a_request_is_carried_out_once_all_its_partitions_have_leaders() -> None:
+    def states(*leaders: int) -> list[PartitionState]:
+        return [
+            PartitionState(TopicPartition("t", number), "id", LeaderAndIsr(leader, 0, (1,)), (1,))
+            for number, leader in enumerate(leaders)
+        ]
+
+    assert new_partitions.are_led(states(1, 2), 2) and new_partitions.are_led(states(1, 2), 1)
+    assert not new_partitions.are_led(states(1), 2)
+    assert not new_partitions.are_led(states(1, NO_LEADER), 2)
