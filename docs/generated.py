@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from sphinx.util.docutils import SphinxDirective
 from kreplog.config import (
     ASSIGNORS,
     INHERITED,
-    RANGES,
     GroupConfig,
     LogConfig,
     ReplicationConfig,
@@ -31,12 +30,23 @@ from kreplog.config import (
 )
 from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
-from kreplog.core.setting_values import config_value
+from kreplog.core.setting_values import ValueType, field_type
 from kreplog.server import settings
 from kreplog.sim import mutations
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
 from tests.test_flaws import places
+
+UNITS = {
+    "ms": "ms",
+    "minutes": "min",
+    "bytes.per.second": "bytes/s",
+    "bytes": "bytes",
+    "buffer.size": "bytes",
+    "percentage": "%",
+    "messages": "records",
+}
+"""By words of a setting's name, of which the first that it has counts."""
 
 NOT_OF_KAFKA = {
     *("coordination", "inter.broker.listener", "inter.broker.key.file", "allow.remote", "metrics.listener"),
@@ -47,6 +57,8 @@ NOT_OF_KAFKA = {
     "transaction.state.log.commit.timeout.ms",
 }
 """Settings that a broker of Kafka 3.9 does not have under this name."""
+
+NOT_A_SETTING = "not a setting of Kafka's"
 
 KAFKA_DEFAULTS = {
     "broker.id": "-1: generated",
@@ -133,6 +145,7 @@ LOG_TAKES_EFFECT = {
 }
 """When a field of the LogConfig that Log.configure takes counts for a log that is open."""
 
+_HEAD = ("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning")
 _DESCRIBED = re.compile(r"[a-z][a-z_*]*(?:, [a-z][a-z_*]*)*:(?= |$)")
 
 
@@ -241,32 +254,23 @@ def default_of(name: str) -> str:
 
 
 def _unit(name: str) -> str:
-    words = re.split("[._]", name)
-    units = {"ms": "ms", "bytes": "bytes", "percentage": "%", "messages": "records"}
-    return next((unit for word, unit in units.items() if word in words), "")
+    """The unit that a setting has in its name."""
+    words = f".{name.replace('_', '.')}."
+    return next((unit for part, unit in UNITS.items() if f".{part}." in words), "")
 
 
-def _allowed(parse: Callable[[Any], Any]) -> tuple[str, str]:
-    """Type and what is allowed, as the setting's own check says it."""
-    text = ""
-    for wrong in ("?", object()):  # a text where one of a few is allowed, and what no setting may be
-        try:
-            parse(wrong)
-        except ValueError as error:
-            text = str(error)
-            break
-    allowed = re.sub(r"^(allowed (is|are) (an? )?|choose one of )", "", text)
-    if allowed.startswith("integer"):
-        return "int", allowed.removeprefix("integer from ").replace(str(2**63 - 1), "2^63-1")
-    if allowed == "true and false":
-        return "bool", "true, false"
-    allowed = re.sub(r"^'\?' is neither (.+) nor (.+)$", r"\1 or \2", allowed)
-    return ("list" if "list" in allowed else "string"), allowed
+def _type(kind: ValueType) -> tuple[str, str]:
+    """Type, as Kafka names it, and allowed values."""
+    return kind.config_type.name.lower(), _allowed(kind)
+
+
+def _allowed(kind: ValueType) -> str:
+    return kind.allowed.replace(str(2**63 - 1), "2^63-1").replace(str(2**40), "2^40")
 
 
 def _of_kafka(name: str) -> str:
     if name in NOT_OF_KAFKA:
-        return "not a setting of Kafka's"
+        return NOT_A_SETTING
     return KAFKA_DEFAULTS.get(name, "the same")
 
 
@@ -284,19 +288,15 @@ def _broker_settings() -> str:
     for name, setting in settings.SETTINGS.items():
         if name in settings.UNUSED:
             rest = (default_of(name), _unit(name), "never", "the same", "accepted, without effect")
-            rows.append((f"`{name}`", *_allowed(setting.parse), *rest))
+            rows.append((f"`{name}`", *_type(setting.type), *rest))
             continue
         names, texts = next((names, texts) for names, texts in documented if name in names)
-        kind, allowed = _allowed(setting.parse)
         topic = of_topic.get(names[name]) if names in (settings.OF_TOPICS, settings.OF_LOGS) else None
         takes_effect = _broker_takes_effect(name, topic)
         meaning = _meaning(texts, names[name])
-        cells = (f"`{name}`", kind, allowed, default_of(name), _unit(name), takes_effect, _of_kafka(name), meaning)
-        rows.append(cells)
-    return _table(
-        ("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"),
-        rows,
-    )
+        rest = (default_of(name), _unit(name), takes_effect, _of_kafka(name), meaning)
+        rows.append((f"`{name}`", *_type(setting.type), *rest))
+    return _table(_HEAD, rows)
 
 
 def _broker_takes_effect(name: str, topic: str | None) -> str:
@@ -312,37 +312,42 @@ def _broker_takes_effect(name: str, topic: str | None) -> str:
 
 def _topic_settings() -> str:
     of_topic, of_log = described(TopicConfig.__doc__ or ""), described(LogConfig.__doc__ or "")
-    config, log = TopicConfig(), LogConfig()
+    config = TopicConfig()
     rows: list[tuple[object, ...]] = []
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
         of_broker = settings.NAMES_BY_TOPIC_FIELD[field]
         whose = "the cluster's" if field in INHERITED else "the broker's"
         default = f"{whose} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
-        like = log if own is None else config
-        kind, allowed = _allowed(partial(config_value, like, field))
         meaning = _meaning(of_log if own is None else of_topic, field)
-        takes_effect = TOPIC_TAKES_EFFECT[name]
-        rows.append((f"`{name}`", kind, allowed, default, _unit(name), takes_effect, _of_kafka(name), meaning))
-    for name, usual in topic_settings.UNUSED.items():
-        kind = {bool: "bool", int: "int", str: "list"}[type(usual)]
-        allowed = {"bool": "true, false", "int": "0 to 2^63-1", "list": "PARTITION:BROKER, ...; or *"}[kind]
-        meaning = "accepted, stored and described"
-        rows.append((f"`{name}`", kind, allowed, _value(usual), _unit(name), "never", "the same", meaning))
-    return _table(("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"), rows)
+        rest = (default, _unit(name), TOPIC_TAKES_EFFECT[name], _of_kafka(name), meaning)
+        rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
+    for name in topic_settings.UNUSED:
+        rest = (default_of(name), _unit(name), "never", "the same", "accepted, stored and described")
+        rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
+    return _table(_HEAD, rows)
 
 
 def _log_settings() -> str:
     documented, config = described(LogConfig.__doc__ or ""), LogConfig()
     rows: list[tuple[object, ...]] = []
     for field in fields(LogConfig):
-        low, high = RANGES.get(field.name, ("", ""))
-        allowed = f"{low} to {high}".replace(str(2**63 - 1), "2^63-1") if field.name in RANGES else ""
-        value = _value(getattr(config, field.name))
-        takes_effect = LOG_TAKES_EFFECT[field.name]
-        cells = (f"`{field.name}`", field.type, allowed, value, _unit(field.name), takes_effect, documented[field.name])
-        rows.append(cells)
-    return _table(("Field", "Type", "Allowed", "Default", "Unit", "Takes effect", "Meaning"), rows)
+        allowed = _allowed(field_type(config, field.name))
+        default = _value(getattr(config, field.name))
+        rest = (LOG_TAKES_EFFECT[field.name], _of_kafka_field(field.name), documented[field.name])
+        rows.append((f"`{field.name}`", field.type, allowed, default, _unit(field.name), *rest))
+    return _table(("Field", *_HEAD[1:]), rows)
+
+
+def _of_kafka_field(field: str) -> str:
+    """Kafka's default of a topic's setting, or a broker's, that corresponds to a field of LogConfig."""
+    names = {name_of: name for name, name_of in (settings.OF_LOGS | topic_settings.NAMES).items()}
+    if field not in names:
+        return NOT_A_SETTING
+    of_topic = getattr(TopicConfig(), field, None)
+    if of_topic is not None and of_topic != getattr(LogConfig(), field):
+        return _value(of_topic)
+    return _of_kafka(names[field])
 
 
 SETTINGS_TABLES = {"broker": _broker_settings, "topic": _topic_settings, "log": _log_settings}

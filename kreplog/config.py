@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from kreplog.errors import ArgumentTypeError, UsageError
 
@@ -73,6 +74,14 @@ RANGES = {
 }
 """By setting: the least and the greatest that is allowed."""
 
+LISTS = frozenset({"cleanup_policy", "group_consumer_assignors"})
+"""Settings that are lists, separated by commas."""
+
+
+def _choice(default: str | None, choices: tuple[str, ...]) -> Any:
+    """A field whose values are these texts."""
+    return dataclasses.field(default=default, metadata={"choices": choices})
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -126,13 +135,13 @@ class LogConfig:
     retention_ms: int = -1
     retention_bytes: int = -1
     flush_messages: int = 2**63 - 1
-    message_timestamp_type: str = "CreateTime"
+    message_timestamp_type: str = _choice("CreateTime", TIMESTAMP_TYPES)
     message_timestamp_before_max_ms: int = 2**63 - 1
     message_timestamp_after_max_ms: int = 2**63 - 1
-    compression_type: str = "none"
+    compression_type: str = _choice("none", COMPRESSION_TYPES)
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 10_000
-    cleanup_policy: str = "delete"
+    cleanup_policy: str = _choice("delete", CLEANUP_POLICIES)
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
@@ -147,9 +156,7 @@ class LogConfig:
             raise ArgumentTypeError(
                 f"directory_group is a group's name or number as text, not {self.directory_group!r}"
             )
-        _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
-        _one_of("compression_type", self.compression_type, COMPRESSION_TYPES)
-        _one_of("cleanup_policy", self.cleanup_policy, CLEANUP_POLICIES)
+        _check_choices(self)
 
     @property
     def compacts(self) -> bool:
@@ -193,8 +200,8 @@ class TopicConfig:
     unclean_leader_election_enable: bool = False
     flush_messages: int = 2**63 - 1
     flush_ms: int = 2**63 - 1
-    cleanup_policy: str = "delete"
-    compression_type: str = "producer"
+    cleanup_policy: str = _choice("delete", CLEANUP_POLICIES)
+    compression_type: str = _choice("producer", TOPIC_COMPRESSION_TYPES)
     offset_gaps: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -202,7 +209,7 @@ class TopicConfig:
     segment_ms: int | None = None
     max_message_bytes: int | None = None
     index_interval_bytes: int | None = None
-    message_timestamp_type: str | None = None
+    message_timestamp_type: str | None = _choice(None, TIMESTAMP_TYPES)
     message_timestamp_before_max_ms: int | None = None
     message_timestamp_after_max_ms: int | None = None
     min_cleanable_dirty_ratio: float | None = None
@@ -214,10 +221,7 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        if self.message_timestamp_type is not None:
-            _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
-        _one_of("cleanup_policy", self.cleanup_policy, CLEANUP_POLICIES)
-        _one_of("compression_type", self.compression_type, TOPIC_COMPRESSION_TYPES)
+        _check_choices(self)
 
     @property
     def compacts(self) -> bool:
@@ -348,8 +352,8 @@ class GroupConfig:
     group_consumer_min_session_timeout_ms: int = 45_000
     group_consumer_max_session_timeout_ms: int = 60_000
     group_consumer_max_size: int = 2**31 - 1
-    group_consumer_migration_policy: str = "bidirectional"
-    group_consumer_assignors: str = "uniform,range"
+    group_consumer_migration_policy: str = _choice("bidirectional", MIGRATION_POLICIES)
+    group_consumer_assignors: str = _choice("uniform,range", tuple(ASSIGNORS.values()))
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5000
     offsets_retention_minutes: int = 10080
@@ -440,6 +444,13 @@ def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupC
                 raise UsageError(f"{field.name} = {value} is out of range: allowed are 0 to 1")
         elif field.type == "bool" and not isinstance(value, bool):
             raise ArgumentTypeError(f"{field.name} must be a bool, not {value!r}")
+
+
+def _check_choices(settings: LogConfig | TopicConfig) -> None:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if "choices" in field.metadata and not (value is None and field.default is None):
+            _one_of(field.name, value, field.metadata["choices"])
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -217,6 +217,11 @@ def test_the_api_reference_has_each_member_with_a_docstring(name: str) -> None:
     assert public - OF_OTHER_MODULES <= {member.strip() for member in listed.split(",")}
 
 
+POLICIES = "delete; compact; compact,delete; delete,compact"
+RATE, MAX_DOUBLE = "log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308"
+OF_BROKER = "the broker's `log.cleaner.min.compaction.lag.ms`"
+
+
 class TestGenerated:
     """The output of docs/generated.py, which takes Sphinx: `make setup` installs it."""
 
@@ -233,6 +238,42 @@ class TestGenerated:
             for name in names:
                 (row,) = [row for row in rows if row.startswith(f"| `{name}` |")]
                 assert not row.endswith("|  |"), f"the docstrings say nothing of {name}"
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "expected"),
+        [
+            ("broker", "max.connections", ("int", "1 to 2147483647", "10000", "", "2147483647")),
+            ("broker", "connections.max.idle.ms", ("long", "10 to 2^40", "600000", "ms", "the same")),
+            ("broker", "offsets.retention.minutes", ("int", "1 to 2147483647", "10080", "min", "the same")),
+            ("broker", "queued.max.request.bytes", ("long", "1048576 to 2^40", "268435456", "bytes", "-1: no limit")),
+            ("broker", "log.cleaner.dedupe.buffer.size", ("long", "1024 to 2^40", "134217728", "bytes", "the same")),
+            ("broker", "allow.remote", ("boolean", "true or false", "false", "", "not a setting of Kafka's")),
+            ("broker", "log.cleaner.min.cleanable.ratio", ("double", "0 to 1", "0.5", "", "the same")),
+            ("broker", RATE, ("double", "1 to 1.7976931348623157e+308", "none", "bytes/s", f"{MAX_DOUBLE}: no limit")),
+            ("broker", "log.dirs", ("list", "texts", "**required**", "", "/tmp/kafka-logs (log.dir)")),
+            ("broker", "log.cleanup.policy", ("list", POLICIES, "delete", "", "the same")),
+            ("broker", "server.log.format", ("string", "json; text", "json", "", "not a setting of Kafka's")),
+            ("topic", "min.compaction.lag.ms", ("long", "0 to 2^63-1", OF_BROKER, "ms", "the same")),
+            ("topic", "preallocate", ("boolean", "true or false", "false", "", "the same")),
+            (
+                "topic",
+                "cleanup.policy",
+                ("list", POLICIES, "the broker's `log.cleanup.policy`: delete", "", "the same"),
+            ),
+            ("log", "segment_bytes", ("int", "256 to 2147483647", "1073741824", "bytes", "the same")),
+            ("log", "retention_ms", ("int", "-1 to 2^63-1", "-1", "ms", "604800000")),
+            ("log", "compression_type", ("str", "none; gzip; snappy; lz4; zstd", "none", "", "producer")),
+            ("log", "batch_bytes", ("int", "1 to 1073741824", "65536", "bytes", "not a setting of Kafka's")),
+            ("log", "min_cleanable_dirty_ratio", ("float", "0 to 1", "0.5", "", "the same")),
+        ],
+    )
+    def test_a_setting_has_its_type_and_values(self, kind: str, name: str, expected: tuple[str, ...]) -> None:
+        import generated
+
+        head, _, *rows = [row.strip("| ").split(" | ") for row in generated.SETTINGS_TABLES[kind]().splitlines()]
+        (row,) = [dict(zip(head, row, strict=True)) for row in rows if row[0] == f"`{name}`"]
+        columns = ("Type", "Allowed", "Default", "Unit", "Kafka's default")
+        assert tuple(row[column].strip() for column in columns) == expected
 
     def test_what_is_said_of_kafka_is_about_settings_that_exist(self) -> None:
         import generated

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kreplog.config import SETTINGS_OF_TOPICS, ReplicationConfig
 from kreplog.core.messages import BrokerConfigs, Configs
-from kreplog.core.setting_values import config_value
+from kreplog.core.setting_values import field_type
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 """Sources of a value in DescribeConfigs."""
@@ -49,6 +49,7 @@ CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
 """Settings that only the cluster-wide default has: the defaults of topics, which the controller applies."""
 
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
+_NUM_REPLICA_FETCHERS = field_type(ReplicationConfig(), "num_replica_fetchers")
 
 DYNAMIC = (
     DYNAMIC_OF_LOGS
@@ -100,7 +101,7 @@ def changes_logs(before: BrokerConfigs, after: BrokerConfigs) -> bool:
 def num_replica_fetchers(configs: BrokerConfigs, static: int) -> int:
     """Fetchers for each leader; the static number where the dynamic one is not allowed, as in a newer version."""
     try:
-        return int(config_value(ReplicationConfig(), "num_replica_fetchers", effective(configs)[NUM_REPLICA_FETCHERS]))
+        return int(_NUM_REPLICA_FETCHERS.parse(effective(configs)[NUM_REPLICA_FETCHERS]))
     except (KeyError, ValueError):
         return static
 

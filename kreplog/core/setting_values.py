@@ -1,13 +1,13 @@
-"""Values of settings from texts, by type. Each function, or the one that it returns, raises ValueError with the allowed
-values."""
+"""Types of settings: each parses values from texts, and says what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
-from kreplog.config import RANGES
+from kreplog.config import LISTS, RANGES
 from kreplog.errors import UsageError
 
 NAN = float("nan")
@@ -15,30 +15,53 @@ INTEGER_CHARACTERS = set("+-0123456789 ")
 """Not all that Python reads, such as 1_000."""
 
 
-def config_value(config: Any, field: str, value: Any) -> Any:
-    """The value for a field of a config like `config`, from `value`: of the field's type, or text.
+class ConfigType(IntEnum):
+    """The types of settings, by their numbers in DescribeConfigs (KIP-569)."""
 
-    Raises ValueError with the allowed values.
-    """
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The type of a setting's values. allowed: the values, in words. parse: makes one from text, or from a value of the
+    type; raises ValueError with the allowed ones. A list is comma-separated text."""
+
+    config_type: ConfigType
+    allowed: str
+    parse: Callable[[Any], Any]
+
+
+def field_type(config: Any, field: str) -> ValueType:
+    """The type of a field of configs like `config`."""
     like = getattr(config, field)
-    parse: Callable[[Any], Any] = nonempty_text
-    if isinstance(like, bool | int | float):
-        parse = boolean if isinstance(like, bool) else share if isinstance(like, float) else integer(*RANGES[field])
-    found = parse(value)
-    try:
-        replace(config, **{field: found})
-    except UsageError as error:
-        raise ValueError(str(error).rpartition(": ")[2]) from error
-    return found
+    if isinstance(like, bool):
+        own = BOOLEAN
+    elif isinstance(like, float):
+        own = SHARE
+    elif field in RANGES:
+        own = integer(*RANGES[field])
+    else:
+        choices = type(config).__dataclass_fields__[field].metadata.get("choices")
+        kind = ConfigType.LIST if field in LISTS else ConfigType.STRING
+        own = ValueType(kind, "; ".join(choices) if choices else TEXT.allowed, TEXT.parse)
+
+    def parse(value: Any) -> Any:
+        found = own.parse(value)
+        try:
+            replace(config, **{field: found})
+        except UsageError as error:
+            raise ValueError(str(error).rpartition(": ")[2]) from error
+        return found
+
+    return replace(own, parse=parse)
 
 
-def value_like(default: bool | int, value: Any) -> bool | int:
-    """A value of the kind of `default`: true or false, or an integer from 0 on. Raises ValueError with the allowed
-    values."""
-    return boolean(value) if isinstance(default, bool) else integer(0, 2**63 - 1)(value)
-
-
-def integer(low: int, high: int) -> Callable[[Any], int]:
+def integer(low: int, high: int) -> ValueType:
     def parse(value: Any) -> int:
         try:
             found = int(value) if isinstance(value, str) and not set(value) - INTEGER_CHARACTERS else value
@@ -48,14 +71,10 @@ def integer(low: int, high: int) -> Callable[[Any], int]:
             raise ValueError(f"must be an integer from {low} to {high}")
         return found
 
-    return parse
+    return ValueType(ConfigType.INT if high < 2**31 else ConfigType.LONG, f"{low} to {high}", parse)
 
 
-def share(value: Any) -> float:
-    return number(0, 1)(value)
-
-
-def number(low: float, high: float) -> Callable[[Any], float]:
+def number(low: float, high: float) -> ValueType:
     def parse(value: Any) -> float:
         try:
             found = NAN if isinstance(value, bool) else float(value)
@@ -65,10 +84,10 @@ def number(low: float, high: float) -> Callable[[Any], float]:
             raise ValueError(f"must be a number from {low} to {high}")
         return found
 
-    return parse
+    return ValueType(ConfigType.DOUBLE, f"{low} to {high}", parse)
 
 
-def boolean(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if value in (True, False):
         return bool(value)
     if isinstance(value, str) and value.lower() in ("true", "false"):
@@ -76,7 +95,12 @@ def boolean(value: Any) -> bool:
     raise ValueError("must be true or false")
 
 
-def nonempty_text(value: Any) -> str:
+def _nonempty_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text that is not empty")
     return value
+
+
+BOOLEAN = ValueType(ConfigType.BOOLEAN, "true or false", _boolean)
+SHARE = number(0, 1)
+TEXT = ValueType(ConfigType.STRING, "a text that is not empty", _nonempty_text)

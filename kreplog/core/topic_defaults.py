@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kreplog.config import SETTINGS_OF_TOPICS, TopicConfig
 from kreplog.core.messages import Configs
-from kreplog.core.setting_values import config_value
+from kreplog.core.setting_values import field_type
 
 
 def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
@@ -26,7 +26,7 @@ def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
         if field is None:
             continue
         try:
-            static = replace(static, **{field: config_value(static, field, text)})
+            static = replace(static, **{field: field_type(static, field).parse(text)})
         except ValueError:
             continue
     return static

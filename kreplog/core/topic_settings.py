@@ -24,7 +24,7 @@ from kreplog.core.dynamic_configs import (
     InvalidSettingError,
     Synonym,
 )
-from kreplog.core.setting_values import config_value, value_like
+from kreplog.core.setting_values import BOOLEAN, ConfigType, ValueType, field_type, integer
 
 NAMES = {
     field.replace("_", "."): field
@@ -42,13 +42,41 @@ UNUSED: dict[str, bool | int | str] = {
 }
 """Settings without effect, and Kafka's defaults. Those that are texts are lists of PARTITION:BROKER."""
 
-LISTS = ("cleanup.policy", *(name for name, value in UNUSED.items() if isinstance(value, str)))
-
 NO_EFFECT = "stored, but without effect in kreplog"
 """The documentation of an UNUSED setting in DescribeConfigs."""
 
 MAX_LIST_CHARACTERS = 100_000
 """Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
+
+
+def _replica_list(text: str) -> str:
+    if len(text) > MAX_LIST_CHARACTERS or not _is_replica_list(text):
+        raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
+    return text
+
+
+def _is_replica_list(text: str) -> bool:
+    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
+    return text in ("", "*", "none") or all(number.isascii() and number.isdigit() for number in numbers)
+
+
+_REPLICA_LIST = ValueType(ConfigType.LIST, "PARTITION:BROKER, ...; or *", _replica_list)
+
+
+def _unused_type(default: bool | int | str) -> ValueType:
+    if isinstance(default, str):
+        return _REPLICA_LIST
+    return BOOLEAN if isinstance(default, bool) else integer(0, 2**63 - 1)
+
+
+TYPES: dict[str, ValueType] = {
+    **{
+        name: field_type(LogConfig() if field in TOPIC_LOG_SETTINGS else TopicConfig(), field)
+        for name, field in NAMES.items()
+    },
+    **{name: _unused_type(default) for name, default in UNUSED.items()},
+}
+"""The type of every setting of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +85,7 @@ class Described:
     counts; also those of the broker's corresponding setting. documentation: what is special about it, if anything."""
 
     name: str
+    config_type: ConfigType
     alterable: bool
     synonyms: tuple[Synonym, ...]
     documentation: str | None = None
@@ -118,7 +147,7 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         raise InvalidSettingError(
             f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *UNUSED]))}"
         )
-    if operation in (APPEND, SUBTRACT) and name in LISTS:
+    if operation in (APPEND, SUBTRACT) and TYPES[name].config_type == ConfigType.LIST:
         present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
         text, operation = _append_or_subtract(present, text or "", operation), SET
     if operation not in (SET, DELETE):
@@ -127,14 +156,13 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         )
     if name in UNUSED:
         return _with_unused(config, name, None if operation == DELETE else text or "")
-    field = NAMES[name]
+    field, kind = NAMES[name], TYPES[name]
     if operation == DELETE:
         return _with_own(config, field, getattr(default, field), own=False)
-    if name in LISTS:
+    if kind.config_type == ConfigType.LIST:
         text = ",".join(item.strip() for item in (text or "").split(","))
-    of_log = field in TOPIC_LOG_SETTINGS
     try:
-        value = config_value(LogConfig() if of_log else config, field, text)
+        value = kind.parse(text)
     except ValueError as error:
         raise InvalidSettingError(f"{name} = {text}: {error}") from error
     return _with_own(config, field, value, own=True)
@@ -159,25 +187,11 @@ def _with_unused(config: TopicConfig, name: str, text: str | None) -> TopicConfi
     unused.pop(name, None)
     if text is not None:
         try:
-            _unused_value(name, text)
+            TYPES[name].parse(text)
         except ValueError as error:
             raise InvalidSettingError(f"{name} = {text[:100]}: {error}") from error
         unused[name] = text
     return replace(config, unused=tuple(sorted(unused.items())))
-
-
-def _unused_value(name: str, text: str) -> bool | int | str:
-    default = UNUSED[name]
-    if not isinstance(default, str):
-        return value_like(default, text)
-    if len(text) > MAX_LIST_CHARACTERS or not _is_replica_list(text):
-        raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
-    return text
-
-
-def _is_replica_list(text: str) -> bool:
-    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
-    return text in ("", "*", "none") or all(number.isascii() and number.isdigit() for number in numbers)
 
 
 def _in_force(value: Any, of_broker: list[Synonym]) -> list[Synonym]:
@@ -200,8 +214,9 @@ def described(config: TopicConfig, broker: Callable[[str], list[Synonym]]) -> It
         elif field == "cleanup_policy" and value == of_broker[0].value:
             value = None
         own = [] if value is None else [Synonym(name, value, TOPIC)]
-        yield Described(name, True, (*own, *of_broker))
+        yield Described(name, TYPES[name].config_type, True, (*own, *of_broker))
     given = dict(config.unused)
     for name, default in UNUSED.items():
-        own = [Synonym(name, _unused_value(name, given[name]), TOPIC)] if name in given else []
-        yield Described(name, True, (*own, Synonym(name, default, DEFAULT)), documentation=NO_EFFECT)
+        own = [Synonym(name, TYPES[name].parse(given[name]), TOPIC)] if name in given else []
+        synonyms = (*own, Synonym(name, default, DEFAULT))
+        yield Described(name, TYPES[name].config_type, True, synonyms, documentation=NO_EFFECT)

@@ -10,7 +10,7 @@ from kreplog.server.settings import NAMES_BY_TOPIC_FIELD, SETTINGS, BrokerSettin
 
 _log = logging.getLogger("kreplog.server")
 
-PARSERS: dict[str, Parse] = {name: setting.parse for name, setting in SETTINGS.items()}
+PARSERS: dict[str, Parse] = {name: setting.type.parse for name, setting in SETTINGS.items()}
 """The parser of every setting of a broker, by its name."""
 
 

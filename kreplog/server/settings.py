@@ -10,9 +10,8 @@ import ipaddress
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
-from kreplog.core.setting_values import boolean, config_value, integer, nonempty_text, number, share
+from kreplog.core.setting_values import BOOLEAN, SHARE, TEXT, ConfigType, ValueType, field_type, integer, number
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -137,9 +136,9 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A setting. parse: raises ValueError with the allowed values. default: _REQUIRED for none."""
+    """A setting. default: _REQUIRED for none."""
 
-    parse: Callable[[Any], Any]
+    type: ValueType
     default: Any
 
 
@@ -175,7 +174,7 @@ def check(
                 f"{name} in {source} is not a setting of a broker: the settings are {', '.join(sorted(SETTINGS))}"
             )
         try:
-            values[name] = SETTINGS[name].parse(value)
+            values[name] = SETTINGS[name].type.parse(value)
         except ValueError as error:
             raise UsageError(f"{name} = {value!r} in {source}: {error}") from error
     missing = [name for name, setting in SETTINGS.items() if setting.default is _REQUIRED and name not in values]
@@ -356,19 +355,19 @@ def replaced(settings: BrokerSettings, values: Mapping[str, Any]) -> BrokerSetti
 
 
 def _replication_factor(value: Any) -> int:
-    factor = integer(-1, 32767)(value)
+    factor: int = integer(-1, 32767).parse(value)
     if factor == 0:
         raise ValueError("must be an integer from 1 to 32767, or -1")
     return factor
 
 
-def _one_of(*allowed: str) -> Callable[[Any], str]:
+def _one_of(*allowed: str) -> ValueType:
     def parse(value: Any) -> str:
         if value not in allowed:
             raise ValueError(f"must be one of {', '.join(allowed)}")
         return str(value)
 
-    return parse
+    return ValueType(ConfigType.STRING, "; ".join(allowed), parse)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -415,6 +414,7 @@ def _coordination(value: Any) -> str:
     return str(value)
 
 
+_ADDRESS = ValueType(ConfigType.STRING, "host:port", _address)
 _REQUIRED = object()
 
 _OWN = {
@@ -487,21 +487,28 @@ NAMES_BY_TOPIC_FIELD = {field: name for name, field in (OF_LOGS | OF_TOPICS).ite
 
 
 def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
-    return {
-        name: _Setting(partial(config_value, config, field), getattr(config, field)) for name, field in names.items()
-    }
+    return {name: _Setting(field_type(config, field), getattr(config, field)) for name, field in names.items()}
 
 
 SETTINGS: dict[str, _Setting] = {
     "broker.id": _Setting(integer(0, _MAX_INT32), _REQUIRED),
-    "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),  # and a unix socket, see _socket_in
-    "advertised.listeners": _Setting(_address, None),
-    "inter.broker.listener": _Setting(_internal, None),  # a unix socket, see _internal_socket
-    "inter.broker.key.file": _Setting(nonempty_text, None),
-    "log.dirs": _Setting(_texts, _REQUIRED),
-    "coordination": _Setting(_coordination, _REQUIRED),
-    "broker.rack": _Setting(nonempty_text, None),
-    "allow.remote": _Setting(boolean, False),
+    "listeners": _Setting(
+        ValueType(ConfigType.LIST, "host:port (port 0 to 65535) or unix:PATH", _listeners),
+        (Listener("127.0.0.1", 9092),),  # and a unix socket, see _socket_in
+    ),
+    "advertised.listeners": _Setting(_ADDRESS, None),
+    "inter.broker.listener": _Setting(
+        ValueType(ConfigType.STRING, "host:port or unix:PATH", _internal),
+        None,  # a unix socket, see _internal_socket
+    ),
+    "inter.broker.key.file": _Setting(TEXT, None),
+    "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", _texts), _REQUIRED),
+    "coordination": _Setting(
+        ValueType(ConfigType.STRING, "embedded:DIRECTORY or zookeeper:HOST:PORT,HOST:PORT[/ROOT]", _coordination),
+        _REQUIRED,
+    ),
+    "broker.rack": _Setting(TEXT, None),
+    "allow.remote": _Setting(BOOLEAN, False),
     "broker.session.timeout.ms": _Setting(integer(100, 3_600_000), 9000),
     "socket.request.max.bytes": _Setting(integer(1024, _MAX_INT32), 100 << 20),
     "max.in.flight.requests.per.connection": _Setting(integer(1, 100_000), 100),
@@ -510,11 +517,11 @@ SETTINGS: dict[str, _Setting] = {
     "max.connections": _Setting(integer(1, _MAX_INT32), 10_000),
     "max.partitions": _Setting(integer(1, _MAX_INT32), 200_000),
     "max.broker.partitions": _Setting(integer(1, _MAX_INT32), 50_000),
-    "auto.create.topics.enable": _Setting(boolean, True),
+    "auto.create.topics.enable": _Setting(BOOLEAN, True),
     "num.partitions": _Setting(integer(1, 10_000), 1),
-    "default.replication.factor": _Setting(_replication_factor, -1),
+    "default.replication.factor": _Setting(ValueType(ConfigType.INT, "1 to 32767, or -1", _replication_factor), -1),
     "connections.max.idle.ms": _Setting(integer(10, 2**40), 600_000),
-    "metrics.listener": _Setting(_address, None),
+    "metrics.listener": _Setting(_ADDRESS, None),
     "server.log.format": _Setting(_one_of("json", "text"), "json"),
     "server.log.level": _Setting(_one_of("debug", "info", "warning", "error"), "info"),
     "server.log.max.bytes": _Setting(integer(64 << 10, 2**40), 64 << 20),
@@ -525,12 +532,12 @@ SETTINGS: dict[str, _Setting] = {
     "producer.id.expiration.check.interval.ms": _Setting(integer(10, 86_400_000), 600_000),
     "log.stray.retention.ms": _Setting(integer(-1, 2**63 - 1), DEFAULT_RETENTION_MS),
     "controlled.shutdown.max.wait.ms": _Setting(integer(0, 600_000), 10_000),
-    "log.cleaner.enable": _Setting(boolean, True),
+    "log.cleaner.enable": _Setting(BOOLEAN, True),
     "log.cleaner.threads": _Setting(integer(1, MAX_CLEANER_THREADS), 1),
     "log.cleaner.backoff.ms": _Setting(integer(0, 86_400_000), 15_000),
     "log.cleaner.io.max.bytes.per.second": _Setting(number(1, sys.float_info.max), None),
     "log.cleaner.io.buffer.size": _Setting(integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
-    "log.cleaner.io.buffer.load.factor": _Setting(share, UNUSED["log.cleaner.io.buffer.load.factor"]),
+    "log.cleaner.io.buffer.load.factor": _Setting(SHARE, UNUSED["log.cleaner.io.buffer.load.factor"]),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(OF_TOPICS, TopicConfig()),
     **_of_config(OF_LOGS, LogConfig()),

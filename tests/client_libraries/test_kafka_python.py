@@ -198,3 +198,12 @@ def test_settings_of_a_broker_are_described(admin: Any) -> None:
         "1"
     ]
     assert result["broker.id"]["value"] == "1"
+    types = {
+        "broker.id": "INT",
+        "log.retention.ms": "LONG",
+        "allow.remote": "BOOLEAN",
+        "log.dirs": "LIST",
+        "log.cleaner.min.cleanable.ratio": "DOUBLE",
+        "coordination": "STRING",
+    }
+    assert {name: result[name]["config_type"] for name in types} == types

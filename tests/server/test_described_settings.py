@@ -9,9 +9,10 @@ import pytest
 
 from kreplog.config import NO_OWN_SETTINGS, TopicConfig
 from kreplog.core.dynamic_configs import DEFAULT, STATIC, TOPIC
+from kreplog.core.setting_values import ConfigType
 from kreplog.core.topic_settings import described
 from kreplog.server.dynamic_settings import DynamicSettings
-from kreplog.server.settings import load
+from kreplog.server.settings import SETTINGS, load
 
 GIVEN = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
 
@@ -53,3 +54,30 @@ def test_an_inherited_setting_is_described_by_the_value_in_force(value: int, exp
     config = replace(NO_OWN_SETTINGS, min_insync_replicas=value)
     found = {setting.name: setting for setting in described(config, settings.topic_synonyms)}["min.insync.replicas"]
     assert [(synonym.value, synonym.source) for synonym in found.synonyms] == expected
+
+
+def test_settings_have_types() -> None:
+    expected = {
+        "unclean.leader.election.enable": ConfigType.BOOLEAN,
+        "min.insync.replicas": ConfigType.INT,
+        "compression.type": ConfigType.STRING,
+    }
+    of_topic = expected | {
+        "retention.ms": ConfigType.LONG,
+        "min.cleanable.dirty.ratio": ConfigType.DOUBLE,
+        "cleanup.policy": ConfigType.LIST,
+        "leader.replication.throttled.replicas": ConfigType.LIST,
+        "preallocate": ConfigType.BOOLEAN,
+    }
+    found = {
+        setting.name: setting.config_type
+        for setting in described(TopicConfig(), DynamicSettings(load(GIVEN, None, {})).topic_synonyms)
+    }
+    assert {name: found[name] for name in of_topic} == of_topic
+    of_broker = expected | {
+        "log.retention.ms": ConfigType.LONG,
+        "log.cleaner.min.cleanable.ratio": ConfigType.DOUBLE,
+        "log.dirs": ConfigType.LIST,
+        "broker.rack": ConfigType.STRING,
+    }
+    assert {name: SETTINGS[name].type.config_type for name in of_broker} == of_broker

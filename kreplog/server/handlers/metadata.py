@@ -35,7 +35,6 @@ from kreplog.wire import generic
 FIRST_ALLOWING_CREATION = 4
 """Metadata version from which a client says whether topics may be created; earlier ones always may."""
 
-_TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
 _NO_PARTITIONS: Fields = {"topic_id": _NO_ID, "is_internal": False, "partitions": []}
 
@@ -211,13 +210,14 @@ class MetadataHandlers:
         return described(config, self._settings.topic_synonyms)
 
     def _broker_settings(self) -> Iterator[Described]:
-        for name in sorted(SETTINGS):
-            yield Described(name, name in DYNAMIC, tuple(self._settings.synonyms(name)))
+        for name, setting in sorted(SETTINGS.items()):
+            yield Described(name, setting.type.config_type, name in DYNAMIC, tuple(self._settings.synonyms(name)))
 
     def _cluster_settings(self) -> Iterator[Described]:
         """The cluster-wide default of dynamic configs."""
         for name in sorted(DYNAMIC):
-            yield Described(name, True, tuple(self._settings.default_synonyms(name)))
+            config_type = SETTINGS[name].type.config_type
+            yield Described(name, config_type, True, tuple(self._settings.default_synonyms(name)))
 
     # Log directories
 
@@ -345,6 +345,6 @@ def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -
         "synonyms": [synonym._asdict() | {"value": config_text(synonym.value)} for synonym in setting.synonyms]
         if with_synonyms
         else [],
-        "config_type": _TYPES.get(type(setting.value), 2),
+        "config_type": setting.config_type,
         "documentation": setting.documentation if with_documentation else None,
     }
