@@ -20,7 +20,7 @@ from kreplog.commands.options import App, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
 app = App()
-app.add_typer(log.app, name="log", help="Inspect, verify, repair and append to one partition directory.")
+app.add_typer(log.app, name="log", help="Inspect, verify, recover and append to one partition directory.")
 app.add_typer(cursors.app, name="cursor", help="List and reset the cursors of a topic in a folder.")
 
 

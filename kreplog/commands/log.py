@@ -1,4 +1,4 @@
-"""`kreplog log`: inspect, verify, repair and append to one partition directory.
+"""`kreplog log`: inspect, verify, recover and append to one partition directory.
 
 Only arguments and output are here; kreplog.Log does the work. Commands that inspect open the log read-only and write
 nothing. Results go to stdout, progress and errors to stderr.

