@@ -193,7 +193,7 @@ DEFAULT = ("offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How many times the other's rate ours must be."""
+    """The ratio to the other's rate that ours must reach."""
 
     ours: str
     must: float

@@ -52,7 +52,7 @@ OURS, THEIRS = KreplogCluster.name, KafkaCluster.name
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is done. `paced`: records whose latency is taken, at 500 a second."""
+    """The amount of work. `paced`: records whose latency is taken, at 500 a second."""
 
     small: int = 1_000_000
     large: int = 200_000

@@ -91,7 +91,7 @@ class Cost(NamedTuple):
 
 
 def cost_of_append(directory: Path, readers: int, work: Callable[[Log], object], appends: int) -> Cost:
-    """What an append costs the writer while `readers` processes do `work` on the log."""
+    """The cost of an append for the writer while `readers` processes do `work` on the log."""
     data = bytes(SIZE)
     with Log.open(directory / "t-0") as log:
         for _ in range(1000):
@@ -151,7 +151,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: tests that it works.")] = False,
     directory: Annotated[Path | None, typer.Option(help="Where scratch folders are made; on a real disk.")] = None,
 ) -> None:
-    """How soon another process has a record, and what readers that wait cost the writer."""
+    """Measure how soon another process has a record, and what readers that wait cost the writer."""
     if quick:
         messages, repetitions, readers, appends = 20, 1, 3, 2000
     console = Console(width=None if sys.stdout.isatty() else 150)

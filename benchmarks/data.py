@@ -23,7 +23,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def digest(values: Iterable[bytes | None]) -> tuple[int, str]:
-    """How many values there are, and the SHA-256 (12 hex digits) of all their bytes in order; None counts as empty."""
+    """The number of values, and the SHA-256 (12 hex digits) of all their bytes in order; None counts as empty."""
     count, sha = 0, hashlib.sha256()
     iterator = iter(values)
     while chunk := list(itertools.islice(iterator, CHUNK)):

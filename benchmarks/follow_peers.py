@@ -40,7 +40,7 @@ class Channel(ABC):
 
     @abstractmethod
     def sender(self) -> AbstractContextManager[Send]:
-        """What sends one message, in this process."""
+        """A function that sends one message, in this process."""
 
     @abstractmethod
     def receiver(self) -> Iterator[bytes | None]:

@@ -30,7 +30,7 @@ BEST_PEER = "best peer"
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Who takes part. `measure` runs the work once and returns its number, in the workload's unit."""
+    """A contestant of a comparison. `measure` runs the work once and returns its number, in the workload's unit."""
 
     name: str
     role: Role
@@ -39,7 +39,8 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What kreplog's number must reach, and what it should: as a ratio to `against`, or as it is where that is None.
+    """The number that kreplog must reach, and the one that it should: as a ratio to `against`, or as it is where that
+    is None.
 
     against: a contestant's name, or BEST_PEER for the best one of each repetition.
     """
@@ -51,7 +52,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is done. `behind_gb` is what a log holds before its append rate is compared with an empty one's."""
+    """The amount of work. `behind_gb` is what a log holds before its append rate is compared with an empty one's."""
 
     repetitions: int = 5
     small_records: int = 1_000_000
@@ -93,7 +94,7 @@ QUICK = Scale(
 
 @dataclass(slots=True)
 class Bench:
-    """What a workload works with: sizes, records of 100 B and of 1 KiB, an empty folder, and a place for digests.
+    """The material of a workload: sizes, records of 100 B and of 1 KiB, an empty folder, and a place for digests.
 
     `directory` is made for each workload and removed after it. `digests` takes, by contestant, the digest of what was
     read back; `notes` what a reader of the table must know, such as who was left out.

@@ -27,7 +27,7 @@ _PACKAGES = ("aiokafka", "lmdb", "lz4", "pyarrow", "rocksdict")
 
 
 def machine(bench: Bench) -> dict[str, str]:
-    """What one must know to compare two runs."""
+    """The facts about the machine that one must know to compare two runs."""
     usage = os.statvfs(bench.parent)
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB",

@@ -153,7 +153,7 @@ _DESCRIBED = re.compile(r"[a-z][a-z_*]*(?:, [a-z][a-z_*]*)*:(?= |$)")
 
 
 def described(docstring: str) -> dict[str, str]:
-    """What a docstring says of each name: its items `name: text` and `name, name: text`."""
+    """The texts of a docstring by name: its items `name: text` and `name, name: text`."""
     found: dict[str, str] = {}
     for names, text in _items(docstring):
         for name in names:
@@ -317,8 +317,8 @@ def _topic_settings() -> str:
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
         of_broker = settings.NAMES_BY_TOPIC_FIELD[field]
-        whose = "the cluster's" if field in INHERITED else "the broker's"
-        default = f"{whose} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
+        owner = "the cluster's" if field in INHERITED else "the broker's"
+        default = f"{owner} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         meaning = _meaning(of_log if own is None else of_topic, field)
         rest = (default, _unit(name), TOPIC_TAKES_EFFECT[name], _of_kafka(name), meaning)
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
@@ -356,12 +356,12 @@ SETTINGS_TABLES = {"broker": _broker_settings, "topic": _topic_settings, "log": 
 def coverage(flaw: int) -> str:
     """The tests, scenarios and mutations that bear the flaw's number."""
     tests = [f"`tests/{place}`" for place in places().get(flaw, [])]
-    turned = [
+    matching = [
         f"`{name}`" for name in mutations.names() if re.search(rf"\bF{flaw}\b", mutations.describe(name)) is not None
     ]
     lines = [f"- Test: {place}" for place in tests]
-    if turned:
-        lines.append(f"- Mutation: {', '.join(turned)}")
+    if matching:
+        lines.append(f"- Mutation: {', '.join(matching)}")
     return "\n".join(lines) or "- Not covered by a test, a scenario or a mutation."
 
 

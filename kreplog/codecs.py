@@ -19,7 +19,7 @@ __all__ = ["CODECS", "CodecLike", "ObjectCodec", "TopicCodec", "codec_of"]
 
 @dataclass(frozen=True, slots=True)
 class ObjectCodec:
-    """How an object becomes bytes and comes back. name: for errors.
+    """An encoding of objects as bytes. name: for errors.
 
     encode: from an object, never None, to bytes-like. decode: from bytes. Each may raise any Exception for what it
     does not take; a KreplogError is raised as it is: something else has failed, such as a registry of schemas.

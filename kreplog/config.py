@@ -85,7 +85,7 @@ def _choice(default: str | None, choices: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How one partition's log behaves.
+    """The settings of one partition's log.
 
     replicated: False means this process is the only replica, so what is appended is committed; True means the high
         watermark moves only by `Log.advance_high_watermark`.
@@ -176,7 +176,8 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """How a topic is replicated, the same on every broker, and what its logs do otherwise than the broker's others.
+    """The settings of a topic: of its replication, the same on every broker, and of its logs, where they differ from
+    the broker's.
 
     min_insync_replicas: an acks=all produce is refused, and the high watermark stands, while fewer are in sync; counts
         as the replication factor where that is smaller.
@@ -275,7 +276,7 @@ INHERITED = tuple(SETTINGS_OF_TOPICS.values())
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
-    """How a broker replicates and, when elected, controls.
+    """The settings of a broker as replica and, when elected, as controller.
 
     replica_lag_time_max_ms: a follower not caught up for so long leaves the ISR (KeepInSyncTime, MAX_TIME_LAG).
     replica_lag_max_bytes: or one whose position is more bytes of the log behind the leader's end; -1, the default,
@@ -315,7 +316,7 @@ ASSIGNORS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """How a broker coordinates consumer groups.
+    """The settings of a broker as coordinator of consumer groups.
 
     group_min_session_timeout_ms, group_max_session_timeout_ms: the session time-outs that a member may choose.
     group_initial_rebalance_delay_ms: how long the first generation of a group waits for more members.
@@ -400,7 +401,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """How a broker coordinates transactions.
+    """The settings of a broker as coordinator of transactions.
 
     transaction_max_timeout_ms: the longest time-out that a producer may choose for its transactions.
     transaction_state_log_commit_timeout_ms: how long a record of a transaction waits for the in-sync replicas.

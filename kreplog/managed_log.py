@@ -85,7 +85,7 @@ class ManagedLog(Log):
         return encoded.active_producers(self)
 
     def compaction_backlog(self, now_ms: int) -> CompactionBacklog:
-        """What a compaction would find. Rolls the active segment if its oldest record is past max_compaction_lag_ms.
+        """The work of a compaction now. Rolls the active segment if its oldest record is past max_compaction_lag_ms.
 
         now_ms: wall clock in ms. Raises LogFailedError, LogClosedError, StorageError."""
         return compaction.backlog(self, now_ms)

@@ -96,7 +96,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append of encoded batches did.
+    """The result of an append of encoded batches.
 
     first_offset, last_offset: inclusive, of all the batches together. records: as counted in their headers; a leader's
     compacted batch may hold fewer than its offsets. bytes: written, 0 for a duplicate. max_timestamp: in ms, -1 for no
@@ -146,7 +146,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What recovery dropped from one file: `bytes` from `position` on, where `offset` should have begun, and why."""
+    """A part that recovery dropped from one file: `bytes` from `position` on, where `offset` should have begun, and
+    why."""
 
     path: str
     position: int
@@ -157,7 +158,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What verify read, and every damage found (none when the log is sound).
+    """The result of verify: what it read, and every damage found (none when the log is sound).
 
     start_offset, end_offset: the range looked at, end exclusive. batches, records: the sound ones. bytes: all that was
     looked at, damage included.
@@ -174,7 +175,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What one `Log.compact` did.
+    """The result of one `Log.compact`.
 
     start_offset, end_offset: of the dirty records, whose keys it knew; below end_offset older records of them are gone.
     keys: how many it knew. records_dropped: superseded, without a key, or tombstones that have expired. bytes and
@@ -208,7 +209,7 @@ class ActiveProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionBacklog:
-    """What a compaction of a log would find in the segments that it may look at.
+    """The work of a compaction of a log, in the segments that it may look at.
 
     clean_bytes, dirty_bytes: below and above the cleaner checkpoint. overdue_ms: by how much the oldest dirty record is
     older than max_compaction_lag_ms, 0 if it is not. min_dirty_ratio: min_cleanable_dirty_ratio of the log."""
@@ -248,8 +249,8 @@ class ElectionType(IntEnum):
 
 
 class LeaderAndIsr(NamedTuple):
-    """Who leads a partition and who is in sync; the content of its `leaderAndISR` node. A tuple, since thousands are
-    made at once.
+    """The leader and the in-sync replicas of a partition; the content of its `leaderAndISR` node. A tuple, since
+    thousands are made at once.
 
     leader: broker id or NO_LEADER. leader_epoch: rises with every write by a controller. isr: in-sync replicas, sorted.
     elr: eligible leader replicas, which left while the ISR was below min.insync.replicas and so still hold all that is
@@ -351,7 +352,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """What a one-shot watch saw; the watch is gone with it.
+    """An event that a one-shot watch saw; the watch is gone with it.
 
     kind: "created" or "deleted" (of the node), "changed" (its data), "children" (one was created or deleted).
     """

@@ -27,7 +27,7 @@ PARTS = frozenset(
 )
 """No identifier has these among its words, such as `_told` or `departedBrokers`."""
 
-WHOLE = frozenset({"one", "ones", "who", "whom", "what", "some", "kept", "there"})
+WHOLE = frozenset({"one", "ones", "who", "whom", "what", "some", "kept", "there", "why", "whose"})
 """No identifier is one of these: a variable is named by what it holds, such as replica, broker_id or frame."""
 
 PROSE = re.compile(
@@ -63,7 +63,7 @@ SHARED_MODULES = {
 FIELDS_FIRST = re.compile(r"\w+(, \w+)*: ")
 """How a docstring begins that lists the fields of a class before it says what the class is."""
 
-FRAGMENT = re.compile(r"(Of|Those)\b")
+FRAGMENT = re.compile(r"(Of|Those|What|Whose|Whoever|Who|How|All that)\b")
 """How a docstring begins that does not name its subject, so that no search finds it. Docstrings of tests may."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

@@ -182,8 +182,9 @@ class BulkConnection:
                 waiting[0] = waiting[0][sent:]
 
     def _negotiate(self, deadline: float) -> dict[int, tuple[int, int]]:
-        """What the broker offers. One that does not know our ApiVersions answers with version 0 (KIP-511), or hangs up
-        if it is older than that: a connection to such a broker fails with ConnectionResetError."""
+        """The API versions that the broker offers. One that does not know our ApiVersions answers with version 0
+        (KIP-511), or hangs up if it is older than that: a connection to such a broker fails with
+        ConnectionResetError."""
         for version in (_API_VERSIONS, 0):
 
             def encode(header: RequestHeader) -> list[Any]:

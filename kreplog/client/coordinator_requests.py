@@ -97,8 +97,9 @@ def _try(
 def from_all_coordinators(
     cluster: ClusterConnections, deadline: float, listed_by: Callable[[int], list[T] | ErrorCode]
 ) -> tuple[list[T], tuple[int, ErrorCode] | None]:
-    """What all brokers list, or the broker that does not and its error. One that is loading, or cannot be reached, is
-    retried until `deadline` (time.monotonic). Raises BrokersUnreachableError, UnsupportedBrokerError."""
+    """The listings of all brokers, or the first broker that refuses its own and the error. One that is loading, or
+    cannot be reached, is retried until `deadline` (time.monotonic). Raises BrokersUnreachableError,
+    UnsupportedBrokerError."""
     while True:
         found: list[T] = []
         failed: tuple[int, ErrorCode] | None = None
@@ -117,7 +118,7 @@ def from_all_coordinators(
 
 
 def refused_offsets(response: Any) -> Refusal | None:
-    """What a coordinator says against offsets: of OffsetCommit, TxnOffsetCommit or OffsetFetch."""
+    """The refusal of offsets in a coordinator's response to OffsetCommit, TxnOffsetCommit or OffsetFetch."""
     if getattr(response, "error_code", 0):
         return generic.error_of(response.error_code), "the coordinator refuses offsets"
     for topic in response.topics:

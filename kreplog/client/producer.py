@@ -202,7 +202,7 @@ class Producer(Closing):
         """Called before rows of these partitions are sent; a producer without transactions has nothing to do."""
 
     def _take_appended(self) -> tuple[AppendedRange, ...]:
-        """What was acknowledged since the last call, neighbours merged."""
+        """The ranges acknowledged since the last call, neighbours merged."""
         ranges: list[AppendedRange] = []
         for at, queue in sorted(self._active.items()):
             acked, queue.acked = queue.acked, []
@@ -278,9 +278,9 @@ class Producer(Closing):
     def _lost(self, batches: dict[TopicPartition, QueuedBatch], now: float) -> None:
         for at, batch in batches.items():
             self._queues[at].on_lost([batch])
-            self._look_anew(self._queues[at], now)
+            self._forget_leader(self._queues[at], now)
 
-    def _look_anew(self, queue: PartitionQueue, now: float) -> None:
+    def _forget_leader(self, queue: PartitionQueue, now: float) -> None:
         queue.retry_at = now + RETRY_BACKOFF_S
         self._cluster.metadata = self._cluster.metadata.without_leader(queue.partition)
 
@@ -363,7 +363,7 @@ class Producer(Closing):
     def _on_partition(self, queue: PartitionQueue, batch: QueuedBatch, found: ProducedPartition, now: float) -> None:
         acknowledged = queue.on_response(batch, found.error, found.base_offset, found.log_append_time_ms, found.message)
         if not acknowledged:
-            self._look_anew(queue, now)
+            self._forget_leader(queue, now)
 
     # Identity and end
 

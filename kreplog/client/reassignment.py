@@ -164,7 +164,7 @@ def follow(admin: AdminClient, targets: Targets, copied: CopiedBytes | None = No
 def _outcome(
     partition: TopicPartition, target: Sequence[int] | None, metadata: Any, idle_since: dict[TopicPartition, float]
 ) -> str | None:
-    """How the reassignment of a partition that does not move has ended: "" done, else why it failed; None: it may not
+    """The outcome of the reassignment of a partition that does not move: "" done, else why it failed; None: it may not
     have begun yet."""
     if metadata is None:
         return f"{partition}: it has been deleted"

@@ -270,8 +270,8 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while (pid := read_pid_file(self.home(broker))[0]) != 0:
             if time.monotonic() > deadline:
-                why = f": its process is suspended; {_resume_advice(pid)}" if _is_suspended(pid) else ""
-                raise ClusterError(f"broker {broker} (pid {pid}) is still running after {timeout_s:g} s{why}")
+                reason = f": its process is suspended; {_resume_advice(pid)}" if _is_suspended(pid) else ""
+                raise ClusterError(f"broker {broker} (pid {pid}) is still running after {timeout_s:g} s{reason}")
             time.sleep(POLL_S)  # it is not a child of this process
 
     # Topics
@@ -337,7 +337,7 @@ class LocalCluster:
         return ""
 
     def _pending(self, broker: int, listens: bool, store_error: str) -> str:
-        """What a running broker that is not registered waits for, as far as files and the store show."""
+        """The event that a running broker waits for before it is registered, as far as files and the store show."""
         if not listens:
             pending = "it recovers its logs and does not listen yet"
         elif store_error:
@@ -376,7 +376,7 @@ async def _live_brokers(home: Path) -> set[int]:
 
 
 def _progress(status: BrokerStatus) -> str:
-    """How far a broker that has not started yet is."""
+    """The progress of a broker that has not started yet."""
     return status.detail or (
         "it is registered, but no controller has sent it metadata of all brokers"
         if status.alive

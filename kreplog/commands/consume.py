@@ -180,12 +180,12 @@ def _records(
     """Records as they are committed, at most `limit`, until none has come for `timeout_s` or the command is
     interrupted. printed: called when those before it are on stdout."""
     last = time.monotonic()
-    left = limit
-    while not interruption.happened and left != 0:
-        found = consumer.poll(timeout_ms=POLL_MS, max_records=500 if left is None else min(left, 500))
+    remaining = limit
+    while not interruption.happened and remaining != 0:
+        found = consumer.poll(timeout_ms=POLL_MS, max_records=500 if remaining is None else min(remaining, 500))
         for records in found.values():
             yield from records
-            left = None if left is None else left - len(records)
+            remaining = None if remaining is None else remaining - len(records)
         if found:
             sys.stdout.buffer.flush()
             if printed is not None:

@@ -115,7 +115,7 @@ def group_facts(
     partitions: Sequence[TopicPartition],
     ends: Mapping[TopicPartition, int],
 ) -> dict[str, Any]:
-    """What a description shows, as its JSON. ends: log ends of those of `partitions` that have a leader."""
+    """The description of a group, as its JSON. ends: log ends of those of `partitions` that have a leader."""
     owner = owners(described.members)
     offsets = []
     for at in partitions:

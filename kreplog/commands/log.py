@@ -444,7 +444,7 @@ def _leader_epochs(log: kreplog.Log) -> list[dict[str, int]]:
 
 
 def _unless_damaged(read: Callable[[], object], default: object) -> object:
-    """What `read` returns; `default` and a warning if it finds damage, so that the rest is still shown."""
+    """The result of `read`; `default` and a warning if it finds damage, so that the rest is still shown."""
     try:
         return read()
     except StorageError as error:

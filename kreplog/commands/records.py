@@ -12,7 +12,7 @@ from kreplog.log import Record
 
 
 class Encoding(StrEnum):
-    """How bytes are written."""
+    """The notation of bytes as text."""
 
     text = "text"
     hex = "hex"

@@ -151,7 +151,7 @@ class ConsumerGroupRecord(NamedTuple):
 
 
 class ClassicMemberMetadata(NamedTuple):
-    """What a member has joined with that uses the classic protocol in such a group. protocols: (name, metadata)."""
+    """The JoinGroup of a member that uses the classic protocol in such a group. protocols: (name, metadata)."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -195,7 +195,7 @@ class TargetAssignmentRecord(NamedTuple):
 
 
 class MemberState(IntEnum):
-    """How far a member has followed the target assignment, with the numbers of Kafka's records.
+    """The state of a member on its way to the target assignment, with the numbers of Kafka's records.
 
     STABLE                  it owns its target assignment
     UNREVOKED_PARTITIONS    it has to revoke partitions before it gets the epoch of the target assignment
@@ -208,7 +208,7 @@ class MemberState(IntEnum):
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member may own. pending_revocation: what it still owns, and has to revoke."""
+    """The partitions that a member may own. pending_revocation: those that it still owns, and has to revoke."""
 
     member_epoch: int
     previous_member_epoch: int

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Balance(NamedTuple):
-    """What a member is to do. surplus: owned partitions to give up. wanted: how many of the free ones to take."""
+    """The changes that balance a member. surplus: owned partitions to give up. wanted: number of free ones to take."""
 
     surplus: tuple[int, ...]
     wanted: int
@@ -24,7 +24,7 @@ def next_member(members: Collection[int]) -> int:
 
 
 def quota_of(member: int, members: Collection[int], partitions: int) -> int:
-    """How many of the partitions the member owns once all of `members`, itself among them, have balanced."""
+    """The number of partitions that the member owns once all of `members`, itself among them, have balanced."""
     least, rest = divmod(partitions, len(members))
     rank = sum(other < member for other in members)
     return least + (rank < rest)

@@ -260,8 +260,8 @@ class ProduceRequest:
 
 
 class TransactionMarker(NamedTuple):
-    """What a coordinator of transactions has appended in the place of records: it ends the producer's transaction in a
-    partition. coordinator_epoch: of the coordinator, by which an earlier one is refused."""
+    """A marker, which a coordinator of transactions has appended in the place of records: it ends the producer's
+    transaction in a partition. coordinator_epoch: of the coordinator, by which an earlier one is refused."""
 
     producer_id: int
     producer_epoch: int

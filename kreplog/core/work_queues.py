@@ -169,7 +169,7 @@ class QueuePartition:
         self._completed.clear()
 
     def lag(self, stop: int) -> int:
-        """How many offsets of [start_offset, stop) are not done."""
+        """The number of offsets in [start_offset, stop) that are not done."""
         return sum(not record.done for record in self._records.values()) + max(0, stop - self.end_offset)
 
     # Delivering
@@ -261,7 +261,7 @@ class QueuePartition:
             heapify(self._due)
 
     def locked(self, now_ms: int) -> int:
-        """How many deliveries are under way."""
+        """The number of deliveries under way."""
         return sum(record.locked and record.due_ms > now_ms and not record.done for record in self._records.values())
 
     # What the log does meanwhile
@@ -298,7 +298,8 @@ def _cost(length: int) -> int:
 
 
 def lag_of(start: int, metadata: str, stop: int) -> int:
-    """How many offsets up to `stop` are not done: of a work queue without those done beyond its committed offset."""
+    """The number of offsets up to `stop` that are not done: of a work queue without those done beyond its committed
+    offset."""
     try:
         return QueuePartition(start, metadata, WorkQueueConfig(1, None, 1)).lag(stop)
     except ValueError:

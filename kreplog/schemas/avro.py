@@ -99,7 +99,8 @@ class _Parsed:
 
 
 def _readers(subject: Subject, reader_schema: Any) -> Callable[[int], Callable[[bytes], Any]]:
-    """What reads a record, by the id of the schema that it was written with; to `reader_schema`, if that is given."""
+    """The readers of records, by the id of the schema that these were written with; to `reader_schema`, if that is
+    given."""
 
     @lru_cache(CACHED_SCHEMAS)
     def reader_of(schema_id: int) -> Callable[[bytes], Any]:
@@ -148,7 +149,7 @@ def _normalized(schema: AvroSchema) -> str:
 
 
 def _without_hints(schema: Any) -> Any:
-    """What fastavro notes in a schema that it has parsed is no part of it; `{"type": "string"}` is "string"."""
+    """A schema without the notes of fastavro, which has parsed it; `{"type": "string"}` is "string"."""
     if isinstance(schema, Mapping):
         found = {key: _without_hints(value) for key, value in schema.items() if not key.startswith("__")}
         return found["type"] if found.keys() == {"type"} else found

@@ -56,7 +56,7 @@ def is_nested_deeper(item: Any, levels: int) -> bool:
 
 
 class AvroLimits:
-    """What data by a parsed schema can be. named: the types that it uses by name.
+    """The limits of data by a parsed schema. named: the types that it uses by name.
 
     is_recursive: a record can contain itself. Raises ValueError for a schema of which no data, or none within
     MAX_NESTING, can be.

@@ -263,7 +263,7 @@ class SchemaFile:
 
 
 class _Content:
-    """What the lines of the file at a path say, up to where it was read."""
+    """The content of the file at a path, up to where it was read."""
 
     def __init__(self, path: str) -> None:
         self._path = path

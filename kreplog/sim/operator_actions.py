@@ -125,8 +125,8 @@ class OperatorActions(ActionTargets):
         subject = brokers[int(action.draws[0] * len(brokers))]
         name = "log.retention.ms" if action.draws[1] < 0.5 else "log.segment.bytes"
         value = None if action.draws[2] < 0.3 else str(1000 + int(1000 * action.draws[3]))
-        whose = "all brokers" if subject is None else f"broker {subject}"
-        self._note(action, f"the dynamic config {name} of {whose} is {'deleted' if value is None else value}")
+        resource = "all brokers" if subject is None else f"broker {subject}"
+        self._note(action, f"the dynamic config {name} of {resource} is {'deleted' if value is None else value}")
         return self._cluster.admin.configure_broker(subject, name, value)
 
     def _default_config(self, action: Action) -> bool:
@@ -139,11 +139,11 @@ class OperatorActions(ActionTargets):
         """The dynamic configs of a broker, or the cluster-wide default, become unreadable, and are repaired later."""
         admin, brokers = self._cluster.admin, [*self._cluster.machines, None]
         subject = brokers[int(action.draws[0] * len(brokers))]
-        whose = "all brokers" if subject is None else f"broker {subject}"
+        resource = "all brokers" if subject is None else f"broker {subject}"
 
         def spoil() -> None:
             if not self._healed and admin.spoil_broker_config(subject):
-                self._note(action, f"the dynamic configs of {whose} become unreadable for {action.duration_ms} ms")
+                self._note(action, f"the dynamic configs of {resource} become unreadable for {action.duration_ms} ms")
                 self._later(action, admin.repair_broker_configs)
 
         self._scheduler.after(SPOIL_AFTER_MS * MS, spoil)

@@ -20,7 +20,7 @@ from kreplog.sim.cluster import Cluster
 from kreplog.sim.history import Violation
 from kreplog.sim.machines.disk import Disks
 from kreplog.sim.machines.scheduler import MS
-from kreplog.sim.trace import Line
+from kreplog.sim.trace import TraceLine
 
 REST_LIMIT_MS = 40_000 + SEQUENCE_GAP_GRACE_MS
 """Time that the cluster may take to come to rest after the last fault."""
@@ -72,7 +72,7 @@ class Result:
     fingerprint: int
     virtual_ms: int
     digest: str = ""
-    lines: tuple[Line, ...] = field(default=(), repr=False)
+    lines: tuple[TraceLine, ...] = field(default=(), repr=False)
 
 
 def plan_of(seed: int, options: Options) -> faults.SimulationPlan:

@@ -18,7 +18,7 @@ from kreplog.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """A line of a trace. at_us: virtual time. actor: a core, a client, the checker, or the source of a fault.
     partitions: none means all."""
 
@@ -44,12 +44,12 @@ class Trace:
 
     def __init__(self, scheduler: Scheduler, enabled: bool) -> None:
         self.enabled = enabled
-        self.lines: list[Line] = []
+        self.lines: list[TraceLine] = []
         self._scheduler = scheduler
 
     def note(self, actor: str, text: str, *partitions: TopicPartition) -> None:
         if self.enabled:
-            self.lines.append(Line(self._scheduler.now_us, actor, text, partitions))
+            self.lines.append(TraceLine(self._scheduler.now_us, actor, text, partitions))
 
     def digest(self) -> str:
         """A hash of all lines, equal for two runs that took the same course."""
@@ -60,7 +60,7 @@ class Trace:
         return digest.hexdigest()
 
 
-def explanation(lines: Sequence[Line], partitions: Collection[TopicPartition]) -> list[Line]:
+def explanation(lines: Sequence[TraceLine], partitions: Collection[TopicPartition]) -> list[TraceLine]:
     """The lines that explain a violation about `partitions`: up to the violation, without idle and repeated lines."""
     ends = [index for index, line in enumerate(lines) if line.actor == CHECKER and ": " in line.text]
     if ends:
@@ -74,7 +74,7 @@ def explanation(lines: Sequence[Line], partitions: Collection[TopicPartition]) -
     return selected
 
 
-def _matters(line: Line, partitions: Collection[TopicPartition]) -> bool:
+def _matters(line: TraceLine, partitions: Collection[TopicPartition]) -> bool:
     if line.actor in ("fault", "admin", CHECKER):
         return True
     if partitions and not any(partition in partitions for partition in line.partitions):

@@ -204,8 +204,7 @@ class Topic(Closing):
 
     @property
     def maintenance_errors(self) -> tuple[MaintenanceError, ...]:
-        """What the background thread has failed in, of each task and partition the latest failure, until an attempt
-        succeeds.
+        """The failures of the background thread, of each task and partition the latest one, until an attempt succeeds.
 
         They are logged, too, and MaintenanceConfig.on_error is called with each. No other call raises them, except for
         a flush: its partition refuses the next append with LogFailedError, and `close` raises it. A partition that

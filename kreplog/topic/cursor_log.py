@@ -95,7 +95,7 @@ class CursorLog:
         _cursor_logs.add(self)
 
     def read(self, name: str, topic: str) -> Committed:
-        """What is committed of each partition of `topic` that has it. Raises LogLockedError, StorageError."""
+        """The committed offset of each partition of `topic` that has one. Raises LogLockedError, StorageError."""
         with self._locked(name) as log:
             return _committed_in(log, topic).get(name, {})
 
@@ -223,7 +223,7 @@ def _committed_in(log: PartitionLog, topic: str) -> dict[str, Committed]:
 
 
 def in_turn(lock: Callable[[], T]) -> T:
-    """What `lock` returns, when no other process is committing. Raises LogLockedError, such as where a broker runs,
+    """The result of `lock`, when no other process is committing. Raises LogLockedError, such as where a broker runs,
     after LOCK_TIMEOUT_S."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
     while True:

@@ -66,7 +66,8 @@ class Cursor(LockedCursor):
         return dict(self._committed)
 
     def lag(self) -> dict[int, int]:
-        """How many offsets each partition's high watermark is past the committed offset, or the start without one."""
+        """The number of offsets by which each partition's high watermark is past the committed offset, or the start
+        without one."""
         self._check_open()
         return {
             number: max(0, offsets.stop - self._committed.get(number, offsets.start))
@@ -155,7 +156,7 @@ class Cursor(LockedCursor):
             self._truncated.clear()
 
     def _offset(self, number: int, position: int) -> CursorOffset:
-        """What to commit for a partition; one that has not moved keeps its metadata."""
+        """The offset to commit for a partition; one that has not moved keeps its metadata."""
         stored = self._stored.get(number)
         if stored is not None and stored.offset == position and number not in self._truncated:
             return stored

@@ -173,7 +173,7 @@ class GroupCursor(CursorMember):
         self._release_surplus()
 
     def _offset(self, number: int, position: int) -> CursorOffset:
-        """What to commit for a partition; one that has not moved keeps its metadata."""
+        """The offset to commit for a partition; one that has not moved keeps its metadata."""
         committed = self._committed.get(number)
         if committed is not None and committed.offset == position and number not in self._truncated:
             return committed

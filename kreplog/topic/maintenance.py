@@ -239,7 +239,7 @@ class TopicMaintenance:
 
 
 def _periods_ms(folder: TopicFolder, config: MaintenanceConfig) -> dict[str, int]:
-    """How often each task is due that there is."""
+    """The period of each task that there is."""
     log_config = folder.config
     periods = {
         FLUSH: config.flush_ms,

@@ -193,7 +193,7 @@ class QueueMember(CursorMember):
         return records
 
     def _undo(self) -> None:
-        """What was not returned has not been delivered."""
+        """Undo the deliveries whose records were not returned."""
         for number, delivery in self._deliveries:
             if number in self._partitions and self._partitions[number].is_current(delivery):
                 self._partitions[number].undo(delivery.offset)

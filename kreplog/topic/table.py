@@ -217,8 +217,8 @@ class Table(Closing, Mapping[Any, Any]):
                 reader.advance()
             if reader.next_offset > offset:
                 return True
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not waiting.wait(log, offset, left, True, stable=True):
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not waiting.wait(log, offset, remaining_s, True, stable=True):
                 return False
 
     def _follow_to_now(self) -> None:

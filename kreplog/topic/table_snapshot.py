@@ -35,7 +35,7 @@ _CRC = struct.Struct(">I")
 
 
 class Applied(NamedTuple):
-    """How far a partition has been applied. base_offset: of the last batch, -1 for none; crc: that batch's."""
+    """The progress of a partition that is applied. base_offset: of the last batch, -1 for none; crc: that batch's."""
 
     log_start_offset: int
     next_offset: int

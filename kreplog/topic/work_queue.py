@@ -159,7 +159,7 @@ class WorkQueue(QueueMember):
         return taking.result()
 
     def _give_back(self, taking: Future[list[DeliveredRecord] | None]) -> None:
-        """What a task that was cancelled has not got was not delivered."""
+        """Undo the deliveries to a task that was cancelled before it got them."""
         error = taking.exception()
         records = [error.record] if isinstance(error, RecordDecodeError) else [] if error else taking.result() or []
         with self._changed:
@@ -170,7 +170,8 @@ class WorkQueue(QueueMember):
             self._changed.notify()
 
     def _take_or_wait(self, max_records: int, deadline_s: float, most_s: float) -> list[DeliveredRecord] | None:
-        """What can be taken now; None after a wait of `most_s` at most without any, [] from the deadline on."""
+        """The records that can be taken now; None after a wait of `most_s` at most without any, [] from the deadline
+        on."""
         with self._changed:
             has_waited = False
             try:

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class _Topic(NamedTuple):
-    """What the partitions of one topic state share."""
+    """The facts that the states of one topic's partitions share."""
 
     name: str
     id: str

@@ -94,9 +94,9 @@ def resolve(
         return end
     if first <= value <= end or (bound is options.ending and value < first):
         return value
-    why = f"the log now starts at {first}" if value < first else f"only records below {end} are committed"
+    reason = f"the log now starts at {first}" if value < first else f"only records below {end} are committed"
     found = min(max(value, first), end)
-    lost = f"{partition}: offset {value} of {bound.option} does not exist: {why}"
+    lost = f"{partition}: offset {value} of {bound.option} does not exist: {reason}"
     if options.fail_on_data_loss:
         raise UsageError(
             f"{lost}. Set {bound.option} to {found}, or failOnDataLoss to false to start from the records that exist",

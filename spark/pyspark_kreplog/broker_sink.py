@@ -38,7 +38,7 @@ _log = logging.getLogger("pyspark_kreplog")
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has written: records that all in-sync replicas of their partitions have."""
+    """The records that one task has written; all in-sync replicas of their partitions have them."""
 
     records: int
 
@@ -81,7 +81,7 @@ class BrokerSink:
         _log.info("%d records are written to the cluster at %s", count, self._options.bootstrap)
 
     def abort(self, job: Job | None, messages: Sequence[WriterCommitMessage]) -> None:
-        """What brokers have acknowledged stays."""
+        """Records that brokers have acknowledged stay."""
         _log.warning(
             "a write to the cluster at %s has failed; the rows that its tasks have written stay, and the next attempt "
             "writes them again",

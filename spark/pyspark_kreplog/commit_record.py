@@ -24,7 +24,7 @@ COMPLETED_NAME = "completed"
 
 @dataclass(frozen=True, slots=True)
 class PartitionAppend:
-    """What a job appends to one partition, and as which writer and sequence."""
+    """The rows that a job appends to one partition, and as which writer and sequence."""
 
     topic: str
     partition: int

@@ -77,7 +77,7 @@ def refuse(options: Mapping[str, str]) -> None:
 
 
 def file_settings(options: Mapping[str, str]) -> ConsumerSettings:
-    """What a read of files takes of them: the isolation level alone. Raises UsageError naming the option."""
+    """The one of them that a read of files takes: the isolation level alone. Raises UsageError naming the option."""
     return ConsumerSettings(isolation_level=_isolation_level(options))
 
 

@@ -52,7 +52,8 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",), settings: Cons
 
 
 def lost_record_errors() -> tuple[type[KreplogError], ...]:
-    """What `fetch` raises where planned records are gone: deleted, truncated, or an end that does not come back."""
+    """The errors that `fetch` raises where planned records are gone: deleted, truncated, or an end that does not come
+    back."""
     from kreplog.client.bulk_errors import FetchTimeoutError
 
     return OffsetOutOfRangeError, FetchTimeoutError, LogTruncatedError
@@ -111,7 +112,8 @@ class LeaderLog:
 
 
 class ClusterReader(Closing):
-    """What plans have to know of a cluster; a context manager, which closes its connections. Not thread-safe.
+    """A reader of what plans have to know of a cluster; a context manager, which closes its connections. Not
+    thread-safe.
 
     Connects when first used: before that it can be pickled."""
 

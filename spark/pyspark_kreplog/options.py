@@ -61,7 +61,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch reads; None is no limit. min_offsets waits for at most max_delay_ms."""
+    """The limits of what a micro-batch reads; None is no limit. min_offsets waits for at most max_delay_ms."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None

@@ -73,7 +73,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What filters leave to be read: a superset of the rows that pass them."""
+    """The part that filters leave to be read: a superset of the rows that pass them."""
 
     start: int = 0
     stop: int = 2**63 - 1

@@ -30,7 +30,7 @@ def limit_records(
 
 
 def limit_bytes(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """How many bytes of each partition's backlog a batch of about `limit` bytes takes; at least one of each.
+    """The bytes of each partition's backlog that a batch of about `limit` bytes takes; at least one of each.
 
     sizes: bytes of the backlog of each partition, none of them 0.
     """

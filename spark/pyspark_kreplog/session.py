@@ -71,7 +71,7 @@ def _is_found_by_spark() -> bool:
 
 
 def java_home() -> str | None:
-    """What JAVA_HOME must be for Spark to find Java 17 or newer; None where it must not be set, PATH leading there.
+    """The JAVA_HOME by which Spark finds Java 17 or newer; None where it must not be set, PATH leading there.
 
     Raises UsageError naming the places that were searched and the package to install.
     """

@@ -44,7 +44,7 @@ class Extent:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged; plain values. query_id, batch_id: of a stream, else None.
+    """The rows that one task has staged; plain values. query_id, batch_id: of a stream, else None.
 
     topics: the number of partitions, by which rows were placed, of each topic that it wrote to.
     """

@@ -110,7 +110,7 @@ def offsets_from_json(document: Any) -> dict[TopicPartition, int]:
 
 
 def behind_latest(position: Offsets, latest: Offsets) -> dict[str, dict[str, float]]:
-    """How many offsets `position` is behind `latest` by topic: min, max and avg over its partitions.
+    """The number of offsets by which `position` is behind `latest`, by topic: min, max and avg over its partitions.
 
     Spark's Kafka source reports the same three numbers, but over all topics together.
     """

@@ -159,7 +159,7 @@ class StreamPlanner:
             _log.warning("kafka.group.id = %s: the position of the query is not committed: %s", group, error)
 
     def _states(self, known: Collection[TopicPartition]) -> States:
-        """What each subscribed partition holds now. A named topic that does not exist may still be created."""
+        """The state of each subscribed partition now. A named topic that does not exist may still be created."""
         partitions, missing_topics = self._logs.find()
         known_topics = {partition.topic for partition in known}
         unknown = set(self._options.assigned or ()) - set(partitions) - set(known)
@@ -273,7 +273,7 @@ class StreamPlanner:
     def _range(
         self, partition: TopicPartition, start: int | None, stop: int, batch_end: StreamOffset
     ) -> PartitionRange | None:
-        """What is left of [start, stop), start None for a new partition; None where nothing is."""
+        """The part that is left of [start, stop), start None for a new partition; None where nothing is."""
         if start is not None and start > stop:
             self._lost(partition, start, f"the log ended at offset {stop}, below offset {start}, read already")
             return None

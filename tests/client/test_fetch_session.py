@@ -62,7 +62,7 @@ def test_a_broker_without_sessions_gets_full_requests() -> None:
         assert session.on_response(FetchResponse(ErrorCode.NONE, 0))
 
 
-def test_a_lost_session_begins_anew_with_all() -> None:
+def test_a_lost_session_begins_again_with_all() -> None:
     for error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
         session = begun()
         request(session, a=1, b=0)

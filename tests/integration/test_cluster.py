@@ -144,7 +144,7 @@ def test_offsets_by_time(cluster: LocalCluster) -> None:
     consumer.close()
 
 
-def made_anew(cluster: LocalCluster, name: str) -> bool:
+def recreated(cluster: LocalCluster, name: str) -> bool:
     """Clients hear of a topic's end as soon as its replicas go; it can be made again when the last of them has gone."""
     try:
         create(cluster, name)
@@ -173,7 +173,7 @@ def test_topics_are_made_grown_described_and_deleted(cluster: LocalCluster) -> N
         eventually(lambda: "admin" not in admin.list_topics(), "or of its end")
         with pytest.raises(Exception, match="InvalidReplicationFactor"):
             admin.create_topics({"admin": {"num_partitions": 1, "replication_factor": 9}})
-    eventually(lambda: made_anew(cluster, "admin"), "a topic that is deleted cannot be made again")
+    eventually(lambda: recreated(cluster, "admin"), "a topic that is deleted cannot be made again")
     produce(cluster, "admin", [b"new"])
     assert consume(cluster, "admin", 1) == [b"new"]
 

@@ -129,7 +129,7 @@ def test_late_first_null_and_growth() -> None:
     assert table.column("value").null_count == 1
 
 
-def test_builder_starts_anew_after_finish() -> None:
+def test_builder_starts_again_after_finish() -> None:
     """Memory that was let go is filled again, without the nulls it held; memory still in use is left alone."""
     builder = ArrowBuilder(["key", "value"])
     exported = []

@@ -424,7 +424,7 @@ def test_retention_needs_its_policy(path: Path) -> None:
         assert log.enforce_retention() == 1
 
 
-def test_a_partition_made_anew_has_no_checkpoint(path: Path) -> None:
+def test_a_partition_recreated_has_no_checkpoint(path: Path) -> None:
     path.parent.joinpath("cleaner-offset-checkpoint").write_bytes(offset_checkpoint([("other", 0, 1), ("topic", 0, 3)]))
     with Log.open(path, CONFIG) as log:
         log.append_many([b"x"] * 4, [b"a", b"a", b"b", b"b"])

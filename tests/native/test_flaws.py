@@ -68,7 +68,7 @@ def abandon(log: Log, path: Path, to: Path) -> Path:
 # --- F11: leader-epoch file corrupted on power loss (KAFKA-16541) ---------------------------------------------------
 
 
-def test_f11_a_torn_epoch_file_is_made_anew_from_the_batches(tmp_path: Path) -> None:
+def test_f11_a_torn_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with Log.open(path, CONFIG) as log:
         for epoch in (1, 4, 9):

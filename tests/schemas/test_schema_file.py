@@ -108,7 +108,7 @@ def test_damage_of_any_byte_is_found(path: Path) -> None:
             SchemaFile(path).register("s", C)
 
 
-def test_a_file_that_was_put_back_is_read_anew(path: Path) -> None:
+def test_a_file_that_was_put_back_is_read_again(path: Path) -> None:
     file = SchemaFile(path)
     file.register("s", A)
     other = path.with_name("other")

@@ -287,7 +287,7 @@ def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, mon
     with_broker(tmp_path, work)
 
 
-def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotten(tmp_path: Path) -> None:
+def test_a_session_with_a_topic_that_is_gone_begins_again_when_that_is_forgotten(tmp_path: Path) -> None:
     """The session has it by a name that is unknown by now, and would return it in every response."""
 
     async def work(client: Client) -> None:

@@ -17,7 +17,7 @@ from kreplog.errors import UsageError
 from kreplog.sim import faults, report, simulate
 from kreplog.sim.history import Violation
 from kreplog.sim.simulate import Options, Result
-from kreplog.sim.trace import Line, explanation
+from kreplog.sim.trace import TraceLine, explanation
 from kreplog.types import TopicPartition
 
 SEEDS = range(40)
@@ -227,7 +227,7 @@ def test_jobs_share_the_seeds_and_keep_their_order() -> None:
 
 def test_an_explanation_contains_a_repeated_line_once() -> None:
     partition, fetch = TopicPartition("t0", 0), "receives a fetch by broker 2: t0-0 from 325 (epoch 1, last fetched 1)"
-    lines = [Line(1000 * at, "broker 3", fetch, (partition,)) for at in range(5)]
-    lines.insert(2, Line(1500, "broker 3", "appends 325 to 326 in t0-0", (partition,)))
+    lines = [TraceLine(1000 * at, "broker 3", fetch, (partition,)) for at in range(5)]
+    lines.insert(2, TraceLine(1500, "broker 3", "appends 325 to 326 in t0-0", (partition,)))
     assert [line.text for line in explanation(lines, {partition})] == [fetch, "appends 325 to 326 in t0-0"]
     assert explanation(lines, {TopicPartition("t0", 1)}) == []

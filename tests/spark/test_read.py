@@ -190,7 +190,7 @@ def test_truncated_below_the_plan(load: Load, tmp_path: Path) -> None:
         strict.count()
 
 
-def test_topic_made_anew(load: Load, tmp_path: Path) -> None:
+def test_topic_recreated(load: Load, tmp_path: Path) -> None:
     def recreate(topic_id: str) -> None:
         shutil.rmtree(tmp_path / "t-0", ignore_errors=True)
         fill(tmp_path / "t-0", 10)

@@ -76,7 +76,7 @@ def test_only_what_comes_after_it_is_read(topic: Topic, snapshot: Path) -> None:
         topic.table()
 
 
-def test_a_partition_that_was_truncated_since_is_read_anew(topic: Topic, snapshot: Path) -> None:
+def test_a_partition_that_was_truncated_since_is_read_again(topic: Topic, snapshot: Path) -> None:
     topic.log(0).truncate_to(5)
     assert topic.table(snapshot=snapshot)[b"k2"] == b"6"
     for _ in range(5):  # up to where the snapshot has come
@@ -93,7 +93,7 @@ def test_records_deleted_since_are_gone(topic: Topic, snapshot: Path, start: int
     assert dict(table.items()) == newest(topic) and (b"k2" in table) == (start == 9)
 
 
-def test_a_log_that_was_compacted_since_is_read_anew(path: Path, tmp_path: Path) -> None:
+def test_a_log_that_was_compacted_since_is_read_again(path: Path, tmp_path: Path) -> None:
     with Topic.open(path, 1, config=COMPACTED) as topic:
         table = topic.table(snapshot=tmp_path / "snapshot")
         for number in range(300):

@@ -79,7 +79,7 @@ class TestOpen:
         with Topic.open(path) as topic:
             assert topic.partitions == 3
 
-    def test_a_missing_partition_is_not_made_anew(self, path: Path) -> None:
+    def test_a_missing_partition_is_not_recreated(self, path: Path) -> None:
         with Topic.open(path, 3):
             pass
         os.rename(f"{path}-1", f"{path}.away")

@@ -194,7 +194,7 @@ def test_leaders_are_encoded_with_their_addresses(version: int) -> None:
     assert fetch.decode_response(frame, request_header, NAMES.get).partitions == (fetched,)
 
 
-def test_a_topic_made_anew_stands_apart_from_the_old_one() -> None:
+def test_a_topic_recreated_stands_apart_from_the_old_one() -> None:
     other = IDS["a"]
     request = FetchRequest(
         *(-1, -1, 500, 1, 1000),

@@ -75,7 +75,7 @@ def exceeds_decompression_ratio(compressed: int, inflated: int) -> bool:
 
 
 def max_inflated_bytes(request_bytes: int) -> int:
-    """How many bytes the batches of a Produce of that size may have when they are decompressed, all together."""
+    """Maximum of bytes, all together, of the decompressed batches of a Produce of that size."""
     return max(MAX_REQUEST_BYTES, MAX_REQUEST_RATIO * request_bytes)
 
 

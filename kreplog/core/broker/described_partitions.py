@@ -45,16 +45,16 @@ def portion(
 ) -> Portion:
     """topics: of `topics_from`. known: the partitions of topics that exist, in order. limit: of `portion_limit`."""
     found: list[tuple[str, list[int] | None]] = []
-    left = limit
+    remaining = limit
     for name in topics:
         if name not in known:
             found.append((name, None))
             continue
         numbers = [number for number in known[name] if name != cursor.topic or number >= cursor.partition]
-        listed = numbers[:left]
+        listed = numbers[:remaining]
         if listed or not numbers:
             found.append((name, listed))
-        left -= len(listed)
+        remaining -= len(listed)
         if len(listed) < len(numbers):
             return Portion(found, PartitionCursor(name, numbers[len(listed)]))
     return Portion(found, None)

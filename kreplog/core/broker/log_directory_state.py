@@ -30,7 +30,7 @@ _Directory = TypeVar("_Directory", bound="LogDirectoryState")
 
 
 class DirectoryStart(NamedTuple):
-    """How the last use of a log directory ended. was_clean: the last shutdown was clean, or there was none. is_new: it
+    """The end of the last use of a log directory. was_clean: the last shutdown was clean, or there was none. is_new: it
     has no mark of an earlier start, so its data may be lost with a disk. unclean: it was not shut down cleanly, and the
     host has booted since, so that unsynced data may be lost."""
 

@@ -47,8 +47,9 @@ Waits = Generator[Until | ReadStored, bool | None, bool]
 
 @dataclass(frozen=True, slots=True)
 class MetadataNeed:
-    """What a request needs. changes: it changes the cluster. leaders: of a Metadata request, returns the leaders of the
-    requested partitions that this broker knows; None of other requests. lists_all: it requests all topics."""
+    """The metadata that a request needs. changes: it changes the cluster. leaders: of a Metadata request, returns the
+    leaders of the requested partitions that this broker knows; None of other requests. lists_all: it requests all
+    topics."""
 
     changes: bool = False
     leaders: Callable[[], Collection[int]] | None = None

@@ -43,7 +43,8 @@ class LogDirEvent(NamedTuple):
 
 
 class ControllerContext:
-    """What the controller of one epoch knows. Attributes are for reading; put_* and remove_* keep the indexes.
+    """The state of the cluster as the controller of one epoch knows it. Attributes are for reading; put_* and remove_*
+    keep the indexes.
 
     controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
     brokers: registrations that this controller has applied. registration_created: the store's transaction of each.

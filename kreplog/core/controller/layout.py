@@ -61,7 +61,7 @@ class Layout:
         self.held.get(source, {}).pop(item, None)
 
     def fair(self) -> dict[int, int]:
-        """How many replicas each broker should have: as even as racks allow, and near to what it has now.
+        """The number of replicas that each broker should have: as even as racks allow, and near to what it has now.
 
         A rack that is small for its share gets at most one replica of each partition, and at least one where there are
         no more racks than replicas; the other racks share the rest. A hint only: `level` is correct without it.

@@ -18,7 +18,7 @@ from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import NO_LEADER, ElectionType, TopicPartition
 
 
-class Leadership(NamedTuple):
+class LeaderAndPreferred(NamedTuple):
     """The leader of a partition, NO_LEADER for none, and its preferred leader: ids of brokers."""
 
     leader: int
@@ -43,12 +43,12 @@ _NOT_ELECTED = {
 
 def requested_election(election_type: int) -> ElectionType | None:
     """The kind that an ElectLeaders request names; None: it is refused with INVALID_REQUEST. The simulator runs neither
-    this rule nor the next three, nor Leadership: its operators name the partitions themselves, and get no response for
-    each."""
+    this rule nor the next three, nor LeaderAndPreferred: its operators name the partitions themselves, and get no
+    response for each."""
     return ElectionType(election_type) if election_type in list(ElectionType) else None
 
 
-def to_elect(kind: ElectionType, before: Mapping[TopicPartition, Leadership | None]) -> list[TopicPartition]:
+def to_elect(kind: ElectionType, before: Mapping[TopicPartition, LeaderAndPreferred | None]) -> list[TopicPartition]:
     """The partitions of a request that need an election. before: their leadership, None for one that does not exist."""
     return [partition for partition, found in before.items() if found is not None and found.needs(kind)]
 
@@ -59,7 +59,9 @@ def is_reported(error: ErrorCode, of_all: bool) -> bool:
     return not (of_all and error is ErrorCode.ELECTION_NOT_NEEDED)
 
 
-def election_error(kind: ElectionType, before: Leadership | None, after: Leadership | None) -> ErrorCode:
+def election_error(
+    kind: ElectionType, before: LeaderAndPreferred | None, after: LeaderAndPreferred | None
+) -> ErrorCode:
     """The error code of a leader election, of the leadership before and after it; None: there is no such partition.
     Source: Kafka, ElectLeaders (KIP-460)."""
     if before is None:

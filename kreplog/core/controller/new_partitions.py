@@ -53,12 +53,12 @@ def check_keeps_partitions(topic: str, existing: int | None = None) -> None:
 
 
 def number_of_partitions(requested: int, default: int) -> int:
-    """How many a new topic gets. default: num.partitions of the broker."""
+    """The number of partitions of a new topic. default: num.partitions of the broker."""
     return default if requested == BROKER_DEFAULT else requested
 
 
 def replication_factor(requested: int, default: int, brokers: int) -> int:
-    """How many replicas each partition of a new topic gets. default: default.replication.factor, BROKER_DEFAULT for
+    """The number of replicas of each partition of a new topic. default: default.replication.factor, BROKER_DEFAULT for
     MAX_DEFAULT_REPLICATION_FACTOR or as many as there are `brokers`."""
     if requested != BROKER_DEFAULT:
         return requested

@@ -91,7 +91,7 @@ def _retained(
     counts: Mapping[str, int],
     former: Mapping[str, Iterable[Partition]],
 ) -> _Shares:
-    """What members were assigned before, as far as it exists and they are still subscribed to it."""
+    """The former assignment, without partitions that do not exist or that its member is no longer subscribed to."""
     shares: _Shares = {}
     for member in sorted(subscriptions):
         topics = shares[member] = {}

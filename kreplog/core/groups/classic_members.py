@@ -94,7 +94,8 @@ class ClassicMembers:
         yield Reply(reply_to, response)
 
     def _subscription(self, request: JoinGroupRequest) -> Subscription | None:
-        """What a member reads and owns, by the first of its protocols; None for one that is no consumer."""
+        """The topics and partitions that a member reads and owns, by the first of its protocols; None if it is no
+        consumer."""
         if not self._config.mixes_protocols or request.protocol_type != CONSUMER_PROTOCOL or not request.protocols:
             return None
         return read_subscription(request.protocols[0][1])
@@ -146,7 +147,8 @@ class ClassicMembers:
         yield from self._consumers.settle(shard, group)
 
     def _reconciled(self, consumer: ConsumerGroup, member_id: str, subscription: Subscription) -> CurrentAssignment:
-        """What a member may own that owns what it says: what it has to revoke, and does not own, it has revoked."""
+        """The assignment of a member that owns what it says: partitions that it had to revoke, and does not own, are
+        revoked."""
         owned = owned_assignment(subscription, self._cluster)
         current = self._consumers.next_assignment(consumer, member_id, owned)
         if current.state is MemberState.UNREVOKED_PARTITIONS and has_revoked(current, owned):

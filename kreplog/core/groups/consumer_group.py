@@ -90,7 +90,7 @@ def to_partitions(assignment: Assignment) -> Partitions:
 
 
 def record_key(record: ConsumerGroupLogRecord) -> Hashable:
-    """What a compaction keeps the latest record of, within a group."""
+    """The key of a record within a group: a compaction leaves the latest record of each."""
     match record:
         case ConsumerGroupRecord() | TargetEpochRecord():
             return (type(record),)
@@ -342,7 +342,7 @@ def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
 
 
 def unwritten_bytes(consumer: ConsumerGroup, member_id: str, member: ConsumerMemberMetadata) -> int:
-    """What MAX_UNWRITTEN_BYTES limits, with the records of this member, which is about to change."""
+    """The bytes that MAX_UNWRITTEN_BYTES limits, with the record of this member, which is about to change."""
     others = (
         _record_bytes(consumer.group_id, record.member_id, record.value)
         for record in consumer.writes.lacking()

@@ -51,7 +51,7 @@ def refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartb
 
 
 def stated(member: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemberMetadata:
-    """What a member says about itself with this heartbeat, and what it has said before."""
+    """A member's metadata from this heartbeat, and from earlier ones where this has none."""
     topics, regex = request.subscribed_topics, request.subscribed_regex
     return ConsumerMemberMetadata(
         request.instance_id or member.instance_id,

@@ -319,7 +319,8 @@ class ConsumerMembership:
             consumer.assigned_ms = now_ms
 
     def next_assignment(self, consumer: ConsumerGroup, member_id: str, owned: Assignment | None) -> CurrentAssignment:
-        """What a member may own from now on. owned: what it says that it owns, None if that has not changed."""
+        """The partitions that a member may own from now on. owned: those that it says it owns, None if that has not
+        changed."""
         current, target = consumer.assignment_of(member_id), consumer.target.get(member_id, NOTHING)
         is_free = partial(self._is_free, consumer, member_id)
         if current.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke

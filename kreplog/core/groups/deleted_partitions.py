@@ -45,15 +45,15 @@ class DeletedPartitions:
             self._timers.set(self._next, now_ms)
 
     def _check(self, now_ms: int) -> Steps[None]:
-        left = GROUPS_PER_STEP
-        while left > 0 and self._to_check:
+        remaining = GROUPS_PER_STEP
+        while remaining > 0 and self._to_check:
             shard, groups, partitions = self._to_check[0]
-            taken = list(islice(groups, left)) if self._is_led(shard) else []
+            taken = list(islice(groups, remaining)) if self._is_led(shard) else []
             for group in taken:
                 if shard.groups.get(group.group_id) is group:
                     yield from self._offsets.forget(shard, group, partitions)
-            if len(taken) < left:
+            if len(taken) < remaining:
                 self._to_check.popleft()
-            left -= len(taken)
+            remaining -= len(taken)
         if self._to_check:
             self._timers.set(self._next, now_ms + 1)  # in a step of its own

@@ -248,7 +248,7 @@ class Group:
         )
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What its members are subscribed to; None if one of them does not say."""
+        """The topics that its members are subscribed to; None if one of them does not say."""
         if self.consumer is not None:
             return self.consumer.subscribed_topics()
         if not self.members:

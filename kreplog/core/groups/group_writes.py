@@ -51,7 +51,7 @@ class GroupWrites:
         return bool(self._waiting)
 
     def lacking(self) -> Iterator[LogRecord]:
-        """What the next append may have: the records of one under way that fails, and all later ones."""
+        """The records that the next append may have: the records of one under way that fails, and all later ones."""
         yield from (record for key, record in self._under_way.items() if key not in self.unwritten)
         yield from self.unwritten.values()
 
@@ -91,7 +91,7 @@ class GroupWrites:
         self.unwritten = records | self.unwritten
 
     def drop(self) -> None:
-        """What is unwritten need not be written any more."""
+        """Drop the unwritten records, which need not be written any more."""
         if not self._is_writing:
             self.unwritten.clear()
 

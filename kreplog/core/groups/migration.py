@@ -65,7 +65,7 @@ class Refusal(NamedTuple):
 
 
 class _ClassicMember(NamedTuple):
-    """What is known of a member of a classic group. owned: when it last joined."""
+    """A member of a classic group. owned: the partitions that it had when it last joined."""
 
     metadata: ConsumerMemberMetadata
     assigned: Partitions
@@ -98,8 +98,9 @@ def upgrade(group: Group, cluster: ClusterTopics, max_size: int) -> tuple[Consum
 
 
 def _read(member: Member, protocol: str | None, cluster: ClusterTopics) -> _ClassicMember | Refusal:
-    """What is known of a member. A partition that the metadata lack may have been created a moment ago: it is not to be
-    forgotten, so that the group is converted only once it is known, or its member has joined without it."""
+    """A member as its metadata and assignment describe it. A partition that the metadata lack may have been created a
+    moment ago: it is not to be forgotten, so that the group is converted only once it is known, or its member has
+    joined without it."""
     octets = member.metadata(protocol) or next((metadata for _, metadata in member.protocols), b"")
     subscription, assigned = read_subscription(octets), read_assignment(member.assignment)
     if subscription is None or assigned is None:
@@ -124,8 +125,8 @@ def _read(member: Member, protocol: str | None, cluster: ClusterTopics) -> _Clas
 
 
 def owned_assignment(subscription: Subscription, cluster: ClusterTopics) -> Assignment | None:
-    """What a member owns that joins; None if a topic of that is not known here, which may be so for a moment: it has
-    not given up what it owns of it."""
+    """The partitions that a joining member owns; None if a topic of these is not known here, which may be so for a
+    moment: it has not given up what it owns of it."""
     topics = known_topics(subscription.owned, cluster)
     if any(partition.topic not in topics for partition in subscription.owned):
         return None
@@ -153,7 +154,7 @@ def classic_metadata(
     rebalance_timeout_ms: int,
     classic: ClassicMemberMetadata,
 ) -> ConsumerMemberMetadata:
-    """What a member of the classic protocol says about itself with a JoinGroup. client: its id and host."""
+    """The metadata that a member of the classic protocol has in a JoinGroup. client: its id and host."""
     return ConsumerMemberMetadata(
         instance_id,
         subscription.rack_id,
@@ -218,7 +219,7 @@ def _names_of_owned(consumer: ConsumerGroup, cluster: ClusterTopics) -> dict[str
 
 
 def held_assignment(consumer: ConsumerGroup, member_id: str, names: Mapping[str, str]) -> bytes:
-    """What a member may still own."""
+    """The partitions that a member may still own, encoded."""
     current = consumer.assignment_of(member_id)
     held = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
     return encoded_assignment(consumer, member_id, to_assignment(held), names)

@@ -28,8 +28,8 @@ def reconcile(
     owned: Assignment | None,
     is_free: Callable[[Partition], bool],
 ) -> CurrentAssignment:
-    """What a member may own from now on. owned: what it says that it owns, None if that has not changed. is_free:
-    whether no other member owns a partition, or has yet to revoke it."""
+    """The partitions that a member may own from now on. owned: those that it says it owns, None if that has not
+    changed. is_free: whether no other member owns a partition, or has yet to revoke it."""
     epoch = current.member_epoch
     match current.state:
         case MemberState.STABLE if epoch == target_epoch:

@@ -25,7 +25,8 @@ _OWNED_FROM, _GENERATION_FROM, _RACK_FROM = 1, 2, 3
 
 
 class Subscription(NamedTuple):
-    """What a member has joined with. owned: the partitions that it held then, none if it had given up all."""
+    """The subscription that a member has joined with. owned: the partitions that it held then, none if it had given up
+    all."""
 
     version: int
     topics: frozenset[str]

@@ -28,7 +28,7 @@ from kreplog.types import Check, Create, LeaderAndIsr, Node, SetData, StoreOpera
 
 
 class Outcome(Enum):
-    """What the store's response means for an ISR change; the table of the module says when."""
+    """The outcome of an ISR change by the store's response; the table of the module says when."""
 
     ADOPTED = auto()
     OVERTAKEN = auto()

@@ -60,7 +60,7 @@ class FetchState(Enum):
 
 
 class FetchOutcome(Enum):
-    """How a partition applied a response; the first table says what follows."""
+    """The outcome of a response that a partition applied; the first table says what follows."""
 
     PROGRESS = "progress"
     IDLE = "idle"
@@ -94,7 +94,7 @@ class FetchPosition:
 
 
 class FollowerPartition(Protocol):
-    """What a fetcher needs of a following partition; see FollowerRole."""
+    """A following partition as its fetcher uses it; see FollowerRole."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -354,7 +354,7 @@ class ReplicaFetcher:
         return listed
 
     def _request_of(self, entry: _Entry, position: FetchPosition | None = None) -> FetchPartition:
-        """How a request lists it. position: None for its current one."""
+        """A partition as a request lists it. position: None for its current one."""
         partition = entry.partition
         position = position or partition.fetch_position()
         return FetchPartition(

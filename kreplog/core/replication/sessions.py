@@ -43,9 +43,9 @@ def next_epoch(session_epoch: int) -> int:
 
 
 def without_unknown_topics(request: FetchRequest, listed: bool) -> tuple[FetchRequest, ErrorCode]:
-    """What is served of a request that names topics by ids unknown here, which `request` lacks; and the error of the
-    whole response, NONE if it is the response to what is served. listed: it fetches some of them; else it only forgets
-    them.
+    """The part that is served of a request that names topics by ids unknown here, which `request` lacks; and the error
+    of the whole response, NONE if it is the response to that part. listed: it fetches some of them; else it only
+    forgets them.
 
     No session can hold an unknown topic: a full fetch is served without one, and at once, since its response has errors
     for those topics. An incremental fetch has only part of its session, which may hold a deleted topic under a name

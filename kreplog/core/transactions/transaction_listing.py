@@ -74,14 +74,14 @@ class TransactionListings:
         yield from self._go_on(listing, now_ms)
 
     def _go_on(self, listing: _TransactionListing, now_ms: int) -> Steps[None]:
-        left = IDS_PER_STEP
-        while listing.shards and left:
+        remaining = IDS_PER_STEP
+        while listing.shards and remaining:
             shard = listing.shards[0]
             if not (shard.active and self._is_led(shard)):
                 response = ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, listing.unknown_states)
                 yield Reply(listing.reply_to, response)
                 return
-            left -= listing.take(shard, left)
+            remaining -= listing.take(shard, remaining)
         if listing.shards:
             self._timers.set(Deadline(partial(self._go_on, listing)), now_ms + 1)
         else:

@@ -19,7 +19,7 @@ from kreplog.core.controller import admin_requests, new_partitions
 from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import RefusedError, admin_error, stored_topic
 from kreplog.core.controller.leader_elections import (
-    Leadership,
+    LeaderAndPreferred,
     election_error,
     is_reported,
     requested_election,
@@ -359,11 +359,11 @@ class AdminHandlers:
                 results.append({"topic": topic, "partition_result": partitions})
         return {"error_code": 0, "replica_election_results": results}
 
-    def _leadership(self, partition: TopicPartition) -> Leadership | None:
+    def _leadership(self, partition: TopicPartition) -> LeaderAndPreferred | None:
         """Leader and preferred leader by this broker's metadata; None if there is no such partition."""
         view = self._topics.get(partition.topic)
         state = None if view is None else view.partitions.get(partition.partition)
-        return None if state is None else Leadership(state.state.leader, state.replicas[0])
+        return None if state is None else LeaderAndPreferred(state.state.leader, state.replicas[0])
 
     # Helpers
 

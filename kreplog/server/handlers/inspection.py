@@ -40,8 +40,8 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
 
 
 class Recompression(NamedTuple):
-    """How a partition's batches are to be recompressed. codec: "none" for no compression. max_message_bytes: maximum of
-    a batch as its producer sent it."""
+    """The recompression that a partition's batches need. codec: "none" for no compression. max_message_bytes: maximum
+    of a batch as its producer sent it."""
 
     codec: str
     max_message_bytes: int

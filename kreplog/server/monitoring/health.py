@@ -30,8 +30,8 @@ def readiness(broker: HealthSource) -> tuple[bool, str]:
     A degraded broker serves clients, with some of its replicas missing or behind: a load balancer keeps it.
     """
     if broker.registration.registered is None:
-        why = "it is not registered" if broker.store.connected else "it has no session with the coordination store"
-        return False, f"not ready: {why}"
+        reason = "it is not registered" if broker.store.connected else "it has no session with the coordination store"
+        return False, f"not ready: {reason}"
     found = degradations(broker)
     return True, f"degraded: {'; '.join(found)}" if found else "ready"
 

@@ -296,12 +296,12 @@ class Server:
             sock.close()
             raise
 
-    def _refuse_broker(self, sock: socket.socket, peer: str, why: str) -> None:
+    def _refuse_broker(self, sock: socket.socket, peer: str, reason: str) -> None:
         sock.close()
         self.refused_peers += 1
         if is_power_of_two(self.refused_peers):
             text = "%s: refused at the internal listener: %s; connections refused there since the start: %d"
-            _log.warning(text, peer, why, self.refused_peers)
+            _log.warning(text, peer, reason, self.refused_peers)
 
     def _add_broker(self, sock: socket.socket) -> None:
         self._brokers[ClientConnection(sock, self, internal=True)] = None

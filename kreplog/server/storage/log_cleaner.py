@@ -38,9 +38,9 @@ class CleanerSettings(NamedTuple):
 
 @dataclass(slots=True)
 class CleanerStatistics:
-    """What Kafka's metrics of a cleaner say. max_dirty_percent, max_delay_s: of the logs that were measured last, whose
-    oldest dirty records are past max.compaction.lag.ms by so much. last_run_s: when that was, monotonic. clean_time_s,
-    recopy_percent: duration of the last compaction, and the bytes that it left of those that it read."""
+    """The figures of Kafka's metrics of a cleaner. max_dirty_percent, max_delay_s: of the logs that were measured last,
+    whose oldest dirty records are past max.compaction.lag.ms by so much. last_run_s: when that was, monotonic.
+    clean_time_s, recopy_percent: duration of the last compaction, and the bytes that it left of those that it read."""
 
     max_dirty_percent: int = 0
     max_delay_s: int = 0

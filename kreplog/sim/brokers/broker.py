@@ -184,7 +184,7 @@ class BrokerProcess:
         self._runner_of = {runner.core: runner for runner in self.runners}
 
     def _make_senders(self) -> None:
-        """What sends requests for the cores, and reads logs for the coordinators."""
+        """Make the senders of the cores' requests, and the coordinators' readers of logs."""
         cluster, scheduler, replicas = self.cluster, self._scheduler, self.replicas
         self.sender = VirtualControlSender(
             *(self.cores.channels, cluster.network, scheduler, self.host),

@@ -91,7 +91,7 @@ class _DiskCoordinatorLog:
         return self._log.high_watermark
 
     def fetch(self, offset: int) -> tuple[coordinator_log.Records, int]:
-        """All that the log has: the rule of what a coordinator takes is in core."""
+        """The records up to the log's end: core has the rule which of them a coordinator takes."""
         self._disk.check_resources(self._log.partition)
         batches = self._log.read(offset, self._log.state().leo, READ_BYTES)
         end = self._codec.end_of(batches)

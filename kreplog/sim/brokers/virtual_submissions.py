@@ -23,7 +23,7 @@ ENDED_SESSION_US = 100
 
 @dataclass(frozen=True, slots=True)
 class _ReplyTo:
-    """What the shell keeps of a submission. number: counts those of the process. written: called once the store has
+    """The shell's part of a submission. number: of the submission in its process. written: called once the store has
     carried the multi out."""
 
     number: int
@@ -32,7 +32,7 @@ class _ReplyTo:
 
 
 class VirtualSubmissions:
-    """What one process submits. It sends nothing while it is paused."""
+    """The submissions of one process, which sends nothing while it is paused."""
 
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process

@@ -167,7 +167,7 @@ class Checkers:
         self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
 
     def _transaction_violated(self, kind: str, text: str) -> None:
-        """What the logs of a coordinator have lost may have been a decision."""
+        """Report a violation, unless a coordinator's log is excused for a loss: that may have been a decision."""
         if not any(model.excused for (partition, _), model in self.models.items() if partition.topic in OWN_TOPICS):
             self.violate(kind, text, None)
 

@@ -53,6 +53,6 @@ class UnreadableConfigs:
         for subject, former, current in ((broker, before.own, after.own), (None, before.default, after.default)):
             node = self._unreadable.get(subject)
             if node is not None and controller_epoch == node.controller_epoch and former == node.configs != current:
-                whose = "the cluster-wide default" if subject is None else "its own configs"
-                text = f"broker {broker} gets {dict(current)} for {whose}, whose unreadable node had {dict(former)}"
+                resource = "the cluster-wide default" if subject is None else "its own configs"
+                text = f"broker {broker} gets {dict(current)} for {resource}, whose unreadable node had {dict(former)}"
                 self._violate("configs forgotten", text)

@@ -26,7 +26,7 @@ _FORGOTTEN = {
 
 
 class _Belief(NamedTuple):
-    """What a member owns, until when."""
+    """A member's belief about what it owns, and until when."""
 
     member_id: str
     owned: frozenset[str]

@@ -169,10 +169,9 @@ def _with_index(answered: Callable[[int, Any], None], index: int) -> Callable[[A
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client behaves. acks: 0, 1 or -1. pause_ms: at most, between two batches or polls. backoff_ms: before a
-    retry. request_ms: time-out of a request. in_flight: batches under way at once. batch: records at most.
-    patience_ms: how long a producer retries a batch, 0 forever. from_end: a consumer starts at the end.
-    """
+    """The settings of a client. acks: 0, 1 or -1. pause_ms: at most, between two batches or polls. backoff_ms: before a
+    retry. request_ms: time-out of a request. in_flight: batches under way at once. batch: records at most. patience_ms:
+    time for which a producer retries a batch, 0 forever. from_end: a consumer starts at the end."""
 
     acks: int = -1
     pause_ms: int = 200
@@ -209,7 +208,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What a client works with. brokers: ids of those to request metadata of at first."""
+    """The surroundings of a client. brokers: ids of those to request metadata of at first."""
 
     name: str
     settings: Settings

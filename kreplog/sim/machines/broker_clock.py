@@ -16,7 +16,7 @@ class BrokerClock:
 
     @property
     def now_ms(self) -> int:
-        """What it shows."""
+        """The clock's time."""
         return (self._base_local_us + (self._scheduler.now_us - self._base_us) * self._rate // 1000) // MS
 
     def instant_of(self, local_ms: int) -> int:

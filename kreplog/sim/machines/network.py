@@ -204,9 +204,9 @@ class Network:
 
     def heal(self, source: str, destination: str) -> None:
         """Undo one cut; messages that waited at it continue, if their connection is still open."""
-        left = self._cuts.pop((source, destination), 0) - 1
-        if left > 0:
-            self._cuts[source, destination] = left
+        remaining = self._cuts.pop((source, destination), 0) - 1
+        if remaining > 0:
+            self._cuts[source, destination] = remaining
             return
         for connection in list(self._connections.values()):
             if (connection.source, connection.destination) == (source, destination):

@@ -53,7 +53,7 @@ class TransactionalBatch(NamedTuple):
 
 
 def marker_value(producer_id: int, committed: bool) -> bytes:
-    """What stands for a marker as a record."""
+    """The value of the record that stands for a marker."""
     return b"\xff%s of producer %d" % (b"commit" if committed else b"abort", producer_id)
 
 

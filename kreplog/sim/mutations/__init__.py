@@ -62,7 +62,7 @@ def describe(name: str) -> str:
 
 
 def patches(name: str) -> list[Patch]:
-    """What a mutation replaces, and by what. Raises UsageError for an unknown name."""
+    """The patches of a mutation: what it replaces, and by what. Raises UsageError for an unknown name."""
     if name not in _MUTATIONS:
         raise UsageError(f"unknown mutation {name!r}: `kreplog simulate --list-mutations` prints all names")
     return _MUTATIONS[name].make()

@@ -80,7 +80,7 @@ def _live_static_member_replaced() -> list[Patch]:
 
 @MUTATIONS.add("failed-group-write-forgotten")
 def _failed_group_write_forgotten() -> list[Patch]:
-    """What a failed append had is not written again, and counts as stored."""
+    """The records of a failed append are not written again, and count as stored."""
     return [(GroupWrites, "_keep", lambda self, records: None)]
 
 

@@ -56,9 +56,9 @@ def _interrupted_log_trusted() -> list[Patch]:
     """After an interrupted truncation a follower keeps the old log state, and fetches from its end."""
     right = Partition._reopen
 
-    def opened_anew(self: Partition, now_ms: int) -> Steps[None]:
+    def reopened(self: Partition, now_ms: int) -> Steps[None]:
         before = self.log
         yield from right(self, now_ms)
         self.log = before
 
-    return [(Partition, "_reopen", opened_anew)]
+    return [(Partition, "_reopen", reopened)]

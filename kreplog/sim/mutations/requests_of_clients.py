@@ -40,7 +40,7 @@ def _coordinator_by_another_partition() -> list[Patch]:
 
 @MUTATIONS.add("clients-fetch-as-followers")
 def _clients_fetch_as_followers() -> list[Patch]:
-    """Whoever names a follower's id in a fetch acknowledges records for it."""
+    """A client that names a follower's id in a fetch acknowledges records for it."""
     return [(incoming_requests, "is_forged", lambda request, internal: False)]
 
 

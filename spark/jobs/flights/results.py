@@ -21,8 +21,8 @@ COLUMNS = [*KEY, "flights", "departures", "mean_delay"]
 
 
 def by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
-    """What the stream has to write: for each scheduled hour and airport its flights, the departures, which are those
-    not cancelled, and the mean delay of these in minutes, NaN where there is none."""
+    """The result that the stream has to write: for each scheduled hour and airport its flights, the departures, which
+    are those not cancelled, and the mean delay of these in minutes, NaN where there is none."""
     groups = flights.groupby([flights["time_hour"].rename("hour"), "origin"])["dep_delay"]
     return _indexed(groups.agg(flights="size", departures="count", mean_delay="mean").reset_index())
 
@@ -36,7 +36,7 @@ def of_topic(data: Path) -> pd.DataFrame:
 
 
 def count_of_topic(data: Path) -> int:
-    """How many records the topic has so far."""
+    """The number of records that the topic has so far."""
     count = 0
     for path in data.glob(f"{RESULT}-*"):
         # The sink may be creating the partition, whose log cannot be read yet. All logs are compared at the end.

@@ -27,9 +27,9 @@ class Finding(NamedTuple):
 
 @dataclass
 class Plan:
-    """What an audit compares, and what it has found already. tasks: of all ranges and replicas to compare. findings:
-    faults that show before a batch is read. single: partitions with a replica in one directory alone. below_start:
-    offsets that not all replicas still have."""
+    """The ranges that an audit compares, and the faults that it has found already. tasks: of all ranges and replicas to
+    compare. findings: faults that show before a batch is read. single: partitions with a replica in one directory
+    alone. below_start: offsets that not all replicas still have."""
 
     partitions: int = 0
     tasks: list[AuditTask] = field(default_factory=list)
@@ -57,7 +57,8 @@ def plan(
     assigned: Mapping[TopicPartition, Collection[int]] | None = None,
     run: RunOnHosts = run_in_driver,
 ) -> Plan:
-    """What to compare, and what is missing. assigned: the brokers that must have a replica, where that is known.
+    """The ranges to compare, and the replicas that are missing. assigned: the brokers that must have a replica, where
+    that is known.
 
     Raises UsageError for a topic that no directory has, and where there is nothing to compare; StorageError for a
     directory that cannot be read."""

@@ -63,7 +63,7 @@ class AuditTask:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What one task found. digest: of the headers of all batches, None where the range could not be read whole."""
+    """The findings of one task. digest: of the headers of all batches, None where the range could not be read whole."""
 
     task: AuditTask
     records: int

@@ -30,7 +30,7 @@ _SCHEMA = "key binary, value binary, partition int, offset bigint, timestamp tim
 
 
 class NullKeys(StrEnum):
-    """What to do with records that have no key."""
+    """The treatment of records that have no key."""
 
     fail = "fail"
     drop = "drop"

@@ -36,7 +36,7 @@ class LogDirectory(NamedTuple):
 
 
 class Request(Protocol):
-    """What a function is to read of a log directory."""
+    """The part of a log directory that a function is to read."""
 
     @property
     def directory(self) -> LogDirectory: ...

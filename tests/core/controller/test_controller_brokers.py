@@ -406,7 +406,7 @@ def test_kip380_controlled_shutdown_of_an_earlier_registration_is_refused() -> N
 
 
 @pytest.mark.parametrize("failover", [False, True])
-def test_a_lost_disk_counts_as_offline_until_the_broker_registers_anew(failover: bool) -> None:
+def test_a_lost_disk_counts_as_offline_until_the_broker_registers_again(failover: bool) -> None:
     """KIP-112: the event stays in the store, so that the next controller knows as well."""
     cluster = cluster_with(1, 2, 3)
     cluster.brokers[1].lose_disk([T0])
@@ -448,7 +448,7 @@ def test_a_storage_error_in_an_answer_counts_as_a_lost_disk() -> None:
     cluster.check()
 
 
-def test_f14_an_isr_that_changes_under_the_controllers_hands_is_read_anew() -> None:
+def test_f14_an_isr_that_changes_under_the_controllers_hands_is_read_again() -> None:
     """The leader shrinks its ISR between the controller's read and its write: the write is refused, the election is
     held again on what is there now, and does not elect who has just left."""
     cluster = cluster_with(1, 2, 3)

@@ -338,7 +338,7 @@ def test_a_partition_is_removed_with_all_that_is_in_it() -> None:
     cluster.check()
 
 
-def test_f26_a_partition_removed_and_added_anew_goes_on_with_its_leader_epochs() -> None:
+def test_f26_a_partition_removed_and_added_again_goes_on_with_its_leader_epochs() -> None:
     """It has the topic id of the first one, so that only the epoch of a late StopReplica for that distinguishes it."""
     cluster = running()
     before = set(cluster.store.dump())
@@ -452,7 +452,7 @@ def test_a_broker_that_dies_while_it_deletes_is_waited_for() -> None:
     cluster.check()
 
 
-def test_a_replica_on_a_failed_disk_is_deleted_when_its_broker_registers_anew() -> None:
+def test_a_replica_on_a_failed_disk_is_deleted_when_its_broker_registers_again() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
@@ -483,7 +483,7 @@ def test_no_leader_is_elected_for_a_topic_that_is_being_deleted() -> None:
     assert cluster.controller.context.partition_status(T0) is PartitionStatus.OFFLINE
 
 
-def test_f41_a_topic_deleted_and_made_anew_while_a_broker_was_away() -> None:
+def test_f41_a_topic_deleted_and_recreated_while_a_broker_was_away() -> None:
     """The second topic has another id, and its requests say so."""
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)}, topic_id="first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.controller.leader_elections import (
-    Leadership,
+    LeaderAndPreferred,
     election_error,
     is_reported,
     requested_election,
@@ -14,7 +14,7 @@ from kreplog.core.controller.leader_elections import (
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER, ElectionType, TopicPartition
 
-PREFERRED, OTHER, LEADERLESS = Leadership(1, 1), Leadership(2, 1), Leadership(NO_LEADER, 1)
+PREFERRED, OTHER, LEADERLESS = LeaderAndPreferred(1, 1), LeaderAndPreferred(2, 1), LeaderAndPreferred(NO_LEADER, 1)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ PREFERRED, OTHER, LEADERLESS = Leadership(1, 1), Leadership(2, 1), Leadership(NO
     ],
 )
 def test_the_error_of_a_preferred_election(
-    before: Leadership | None, after: Leadership | None, error: ErrorCode
+    before: LeaderAndPreferred | None, after: LeaderAndPreferred | None, error: ErrorCode
 ) -> None:
     """KIP-460. A partition that is deleted meanwhile has no preferred leader."""
     assert election_error(ElectionType.PREFERRED, before, after) is error
@@ -51,7 +51,7 @@ def test_the_error_of_a_preferred_election(
     ],
 )
 def test_the_error_of_an_unclean_election(
-    before: Leadership | None, after: Leadership | None, error: ErrorCode
+    before: LeaderAndPreferred | None, after: LeaderAndPreferred | None, error: ErrorCode
 ) -> None:
     """KIP-460."""
     assert election_error(ElectionType.UNCLEAN, before, after) is error

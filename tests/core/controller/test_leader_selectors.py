@@ -40,7 +40,7 @@ Want = tuple[int, tuple[int, ...], tuple[int, ...]] | None
 
 
 @pytest.mark.parametrize(
-    ("why", "old_isr", "old_elr", "new_isr", "min_isr", "elr"),
+    ("reason", "old_isr", "old_elr", "new_isr", "min_isr", "elr"),
     [
         ("large enough without the one that left", ABC, (), (A, B), 2, ()),
         ("the one that made it too small", (A, B), (), (A,), 2, (B,)),
@@ -57,18 +57,18 @@ Want = tuple[int, tuple[int, ...], tuple[int, ...]] | None
     ],
 )
 def test_kip_966_eligible_after(
-    why: str,
+    reason: str,
     old_isr: tuple[int, ...],
     old_elr: tuple[int, ...],
     new_isr: tuple[int, ...],
     min_isr: int,
     elr: tuple[int, ...],
 ) -> None:
-    assert elr_after(old_isr, old_elr, new_isr, min_isr) == elr, why
+    assert elr_after(old_isr, old_elr, new_isr, min_isr) == elr, reason
 
 
 @pytest.mark.parametrize(
-    ("why", "isr", "elr", "removed", "min_isr", "want"),
+    ("reason", "isr", "elr", "removed", "min_isr", "want"),
     [
         ("one leaves", ABC, (), {C}, 2, ((A, B), ())),
         ("one leaves and is eligible", (A, B), (C,), {B}, 3, ((A,), (B, C))),
@@ -79,21 +79,21 @@ def test_kip_966_eligible_after(
     ],
 )
 def test_kip_966_shrink(
-    why: str,
+    reason: str,
     isr: tuple[int, ...],
     elr: tuple[int, ...],
     removed: set[int],
     min_isr: int,
     want: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
-    assert shrink(state(A, isr, elr), removed, min_isr) == want, why
+    assert shrink(state(A, isr, elr), removed, min_isr) == want, reason
 
 
 # --- offline --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("why", "current", "live", "unclean_allowed", "min_isr", "want", "unclean"),
+    ("reason", "current", "live", "unclean_allowed", "min_isr", "want", "unclean"),
     [
         ("the next in the ISR", state(C, ABC), {A, B}, False, 1, (B, (A, B), ()), False),
         ("in the order of assignment, not of id", state(B, ABC), {A, C}, False, 1, (C, (A, C), ()), False),
@@ -132,7 +132,7 @@ def test_kip_966_shrink(
     ],
 )
 def test_offline(
-    why: str,
+    reason: str,
     current: LeaderAndIsr,
     live: set[int],
     unclean_allowed: bool,
@@ -141,7 +141,7 @@ def test_offline(
     unclean: bool,
 ) -> None:
     election = offline(current, (C, B, A, D), live, unclean_allowed, CONTROLLER, min_isr)
-    assert election == Election(written(*want), unclean), why
+    assert election == Election(written(*want), unclean), reason
 
 
 @pytest.mark.parametrize("live", [set(), {C}])
@@ -172,7 +172,7 @@ def test_the_outcome_does_not_depend_on_the_controller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "current", "target", "live", "min_isr", "want"),
+    ("reason", "current", "target", "live", "min_isr", "want"),
     [
         ("the leader stays although another is preferred", state(A, ABC), (C, A), {A, B, C}, 1, (A, (A, C), ())),
         ("the leader goes", state(A, ABC), (C, B), {A, B, C}, 1, (C, (B, C), ())),
@@ -187,17 +187,17 @@ def test_the_outcome_does_not_depend_on_the_controller() -> None:
     ],
 )
 def test_reassigned(
-    why: str, current: LeaderAndIsr, target: tuple[int, ...], live: set[int], min_isr: int, want: Want
+    reason: str, current: LeaderAndIsr, target: tuple[int, ...], live: set[int], min_isr: int, want: Want
 ) -> None:
     expected = written(*want) if want else None
-    assert reassigned(current, target, live, CONTROLLER, min_isr) == expected, why
+    assert reassigned(current, target, live, CONTROLLER, min_isr) == expected, reason
 
 
 # --- preferred ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("why", "current", "live", "want"),
+    ("reason", "current", "live", "want"),
     [
         ("leadership goes home", state(B, ABC, (D,)), {A, B, C}, (A, ABC, (D,))),
         ("the dead stay in the ISR until the leader drops them", state(B, ABC), {A, B}, (A, ABC, ())),
@@ -208,8 +208,8 @@ def test_reassigned(
         ("from NO_LEADER", state(NO_LEADER, (A,)), {A}, (A, (A,), ())),
     ],
 )
-def test_preferred(why: str, current: LeaderAndIsr, live: set[int], want: Want) -> None:
-    assert preferred(current, ABC, live, CONTROLLER) == (written(*want) if want else None), why
+def test_preferred(reason: str, current: LeaderAndIsr, live: set[int], want: Want) -> None:
+    assert preferred(current, ABC, live, CONTROLLER) == (written(*want) if want else None), reason
 
 
 def test_preferred_of_no_replicas_is_no_change() -> None:
@@ -220,7 +220,7 @@ def test_preferred_of_no_replicas_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "current", "live", "stopping", "min_isr", "want"),
+    ("reason", "current", "live", "stopping", "min_isr", "want"),
     [
         ("leadership moves and the ISR shrinks", state(A, ABC), {A, B, C}, {A}, 1, (B, (B, C), ())),
         ("F15: it counts as dead already", state(A, ABC), {B, C}, {A}, 1, (B, (B, C), ())),
@@ -237,17 +237,17 @@ def test_preferred_of_no_replicas_is_no_change() -> None:
     ],
 )
 def test_controlled_shutdown(
-    why: str, current: LeaderAndIsr, live: set[int], stopping: set[int], min_isr: int, want: Want
+    reason: str, current: LeaderAndIsr, live: set[int], stopping: set[int], min_isr: int, want: Want
 ) -> None:
     expected = written(*want) if want else None
-    assert controlled_shutdown(current, ABC, live, stopping, CONTROLLER, min_isr) == expected, why
+    assert controlled_shutdown(current, ABC, live, stopping, CONTROLLER, min_isr) == expected, reason
 
 
 # --- unclean returns (F17) ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("why", "current", "broker", "want"),
+    ("reason", "current", "broker", "want"),
     [
         ("a member of the ISR", state(B, ABC), A, (B, (B, C), ())),
         ("an eligible one", state(B, (B,), (A, C)), A, (B, (B,), (C,))),
@@ -258,8 +258,8 @@ def test_controlled_shutdown(
         ("neither in nor eligible", state(B, (B,), (C,)), A, None),
     ],
 )
-def test_drop_unclean(why: str, current: LeaderAndIsr, broker: int, want: Want) -> None:
-    assert drop_unclean(current, broker, CONTROLLER) == (written(*want) if want else None), why
+def test_drop_unclean(reason: str, current: LeaderAndIsr, broker: int, want: Want) -> None:
+    assert drop_unclean(current, broker, CONTROLLER) == (written(*want) if want else None), reason
 
 
 def test_f17_the_last_replica_standing_does_not_lead_after_a_power_cut() -> None:

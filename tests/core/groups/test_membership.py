@@ -240,7 +240,7 @@ class TestStaticMembers:
         assert shell.sync("s", member, instance_id="s").error is ErrorCode.FENCED_INSTANCE_ID
         assert shell.heartbeat(member) is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_a_leader_that_restarts_does_not_assign_anew(self, shell: GroupShell) -> None:
+    def test_a_leader_that_restarts_does_not_assign_again(self, shell: GroupShell) -> None:
         """KIP-814: unless its version has SkipAssignment, the response does not name it as the leader."""
         (member,) = shell.stable("s", instance_id="s")
         again = shell.join("s", instance_id="s")

@@ -22,7 +22,7 @@ def cache(log: list[int]) -> rules.Epochs:
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "epoch", "end"),
+    ("reason", "known", "epoch", "end"),
     [
         ("the latest", KNOWN, 7, (7, 40)),
         ("an older one ends where the next begins", KNOWN, 3, (3, 25)),
@@ -36,8 +36,8 @@ def cache(log: list[int]) -> rules.Epochs:
         ("F4: and the epoch itself", ((1, 0), (2, 40)), 2, (2, 40)),
     ],
 )
-def test_kip_101_end_offset_for(why: str, known: rules.Epochs, epoch: int, end: tuple[int, int]) -> None:
-    assert rules.end_offset_for(known, LEO, epoch) == EpochEndOffset(*end), why
+def test_kip_101_end_offset_for(reason: str, known: rules.Epochs, epoch: int, end: tuple[int, int]) -> None:
+    assert rules.end_offset_for(known, LEO, epoch) == EpochEndOffset(*end), reason
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_epoch_at(known: rules.Epochs, offset: int, epoch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "position", "epoch", "divergence"),
+    ("reason", "known", "position", "epoch", "divergence"),
     [
         ("at the end", KNOWN, 40, 7, None),
         ("past the end", KNOWN, 41, 7, 40),
@@ -76,13 +76,13 @@ def test_epoch_at(known: rules.Epochs, offset: int, epoch: int) -> None:
     ],
 )
 def test_kip_320_divergence_from(
-    why: str, known: rules.Epochs, position: int, epoch: int, divergence: int | None
+    reason: str, known: rules.Epochs, position: int, epoch: int, divergence: int | None
 ) -> None:
-    assert rules.divergence_from(known, LEO, position, epoch) == divergence, why
+    assert rules.divergence_from(known, LEO, position, epoch) == divergence, reason
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "fetch_offset", "last_fetched", "answer"),
+    ("reason", "known", "fetch_offset", "last_fetched", "answer"),
     [
         ("caught up", KNOWN, 40, 7, None),
         ("behind in the latest epoch", KNOWN, 26, 7, None),
@@ -101,13 +101,13 @@ def test_kip_320_divergence_from(
     ],
 )
 def test_kip_595_diverging(
-    why: str, known: rules.Epochs, fetch_offset: int, last_fetched: int, answer: tuple[int, int] | None
+    reason: str, known: rules.Epochs, fetch_offset: int, last_fetched: int, answer: tuple[int, int] | None
 ) -> None:
-    assert rules.diverging(known, LEO, fetch_offset, last_fetched) == (answer and EpochEndOffset(*answer)), why
+    assert rules.diverging(known, LEO, fetch_offset, last_fetched) == (answer and EpochEndOffset(*answer)), reason
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "leaders", "cut"),
+    ("reason", "known", "leaders", "cut"),
     [
         ("we have more of that epoch", KNOWN, (7, 30), 30),
         ("F1: we have an epoch more, the leader ends with the one before", KNOWN, (3, 20), 20),
@@ -122,8 +122,8 @@ def test_kip_595_diverging(
         ("and nothing at all", KNOWN, (NO_EPOCH, -1), 0),
     ],
 )
-def test_kip_279_truncation_offset(why: str, known: rules.Epochs, leaders: tuple[int, int], cut: int) -> None:
-    assert rules.truncation_offset(known, LEO, EpochEndOffset(*leaders)) == cut, why
+def test_kip_279_truncation_offset(reason: str, known: rules.Epochs, leaders: tuple[int, int], cut: int) -> None:
+    assert rules.truncation_offset(known, LEO, EpochEndOffset(*leaders)) == cut, reason
 
 
 @st.composite

@@ -691,7 +691,7 @@ def test_the_partitions_of_a_leader_are_distributed_over_its_fetchers(fetchers: 
     sent = [effect.request for effect in shell.effects if isinstance(effect, Send)]
     assert len({effect.correlation for effect in shell.effects if isinstance(effect, Send)}) == fetchers
     fetched = [[each.partition for each in request.partitions] for request in sent]
-    assert sorted(place for places_of_one in fetched for place in places_of_one) == sorted(places)
-    assert {len(places_of_one) for places_of_one in fetched} == {len(places) // fetchers}
-    for places_of_one in fetched:
-        assert len({fetcher_index(place, fetchers) for place in places_of_one}) == 1
+    assert sorted(partition for partitions in fetched for partition in partitions) == sorted(places)
+    assert {len(partitions) for partitions in fetched} == {len(places) // fetchers}
+    for partitions in fetched:
+        assert len({fetcher_index(partition, fetchers) for partition in partitions}) == 1

@@ -102,7 +102,7 @@ def test_a_session_from_beginning_to_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "session", "replica", "error"),
+    ("reason", "session", "replica", "error"),
     [
         ("the next", (7, 1), FOLLOWER, None),
         ("one already used", (7, 0), FOLLOWER, None),  # 0 begins a new one
@@ -114,11 +114,11 @@ def test_a_session_from_beginning_to_end() -> None:
         ("a broker's, by a consumer", (7, 1), CONSUMER, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
     ],
 )
-def test_session_epochs(why: str, session: tuple[int, int], replica: int, error: ErrorCode | None) -> None:
+def test_session_epochs(reason: str, session: tuple[int, int], replica: int, error: ErrorCode | None) -> None:
     fetches = cache()
     begin(fetches, request([position(0)]))
     got = fetches.begin(request([position(1)], session, replica=replica), 0)
-    assert (got if isinstance(got, ErrorCode) else None) is error, why
+    assert (got if isinstance(got, ErrorCode) else None) is error, reason
     if error is not None:  # it changed nothing
         assert to_read(begin(fetches, request((), (7, 1)))) == [0]
 
@@ -154,7 +154,7 @@ def test_a_new_session_ends_the_old_one_of_the_same_fetcher_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "data", "has_changed"),
+    ("reason", "data", "has_changed"),
     [
         ("nothing", fetched(0, 3, log_start=1), False),
         ("records", fetched(0, 3, b"x", 1), True),
@@ -165,8 +165,8 @@ def test_a_new_session_ends_the_old_one_of_the_same_fetcher_alone() -> None:
         ("divergence", FetchedPartition(tp(0), ErrorCode.NONE, 3, 1, EpochEndOffset(1, 2)), True),
     ],
 )
-def test_which_data_has_changed(why: str, data: FetchedPartition, has_changed: bool) -> None:
-    assert sessions.has_changed(3, 1, data) is has_changed, why
+def test_which_data_has_changed(reason: str, data: FetchedPartition, has_changed: bool) -> None:
+    assert sessions.has_changed(3, 1, data) is has_changed, reason
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_refused_partition_stays_dirty_and_is_sent_in_full_afterwards(refusal:
 
 
 @pytest.mark.parametrize(
-    ("why", "listed", "is_sent"),
+    ("reason", "listed", "is_sent"),
     [
         ("it moved on", position(0, 6), False),
         ("it was added again where it stood", position(0, 5), True),
@@ -197,12 +197,12 @@ def test_a_refused_partition_stays_dirty_and_is_sent_in_full_afterwards(refusal:
         ("of another topic of that name", position(0, 6, topic_id="other"), True),
     ],
 )
-def test_what_is_sent_for_a_relisted_partition(why: str, listed: FetchPartition, is_sent: bool) -> None:
+def test_what_is_sent_for_a_relisted_partition(reason: str, listed: FetchPartition, is_sent: bool) -> None:
     fetches = cache()
     sent(begin(fetches, request([position(0, 5)])), [fetched(0, 9)])
     context = begin(fetches, request([listed], (7, 1)))
     assert to_read(context) == [0]
-    assert sent(context, [fetched(0, 9)]) == ([0] if is_sent else []), why
+    assert sent(context, [fetched(0, 9)]) == ([0] if is_sent else []), reason
 
 
 def test_a_partition_with_records_is_read_until_it_has_no_more() -> None:
@@ -349,7 +349,7 @@ def test_f26_a_stale_controller_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "entry", "taken"),
+    ("reason", "entry", "taken"),
     [
         ("the same again", state(0, 2, (3, 5)), True),
         ("a newer leader epoch", state(0, 2, (4, 6)), True),
@@ -360,12 +360,12 @@ def test_f26_a_stale_controller_changes_nothing() -> None:
         ("KIP-516: another topic of that name", state(0, 2, (0, 0), "other"), True),
     ],
 )
-def test_older_entries_are_ignored(why: str, entry: PartitionState, taken: bool) -> None:
+def test_older_entries_are_ignored(reason: str, entry: PartitionState, taken: bool) -> None:
     metadata = MetadataCache()
     held = state(0, 1, (3, 5))
     metadata.apply(Update(1, 4, 10, BROKERS, (held,)))
     assert metadata.apply(Update(1, 4, 10, BROKERS, (entry,))) is ErrorCode.NONE
-    assert metadata.partitions[tp(0)] is (entry if taken else held), why
+    assert metadata.partitions[tp(0)] is (entry if taken else held), reason
 
 
 def test_deleted_and_made_again_in_one_request() -> None:
@@ -377,7 +377,7 @@ def test_deleted_and_made_again_in_one_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "broker", "eligible"),
+    ("reason", "broker", "eligible"),
     [
         ("registered", (1, 10), True),
         ("F16: an earlier registration", (1, 9), False),
@@ -386,10 +386,10 @@ def test_deleted_and_made_again_in_one_request() -> None:
         ("unknown", (4, 1), False),
     ],
 )
-def test_f15_f16_which_brokers_can_join_an_isr(why: str, broker: tuple[int, int], eligible: bool) -> None:
+def test_f15_f16_which_brokers_can_join_an_isr(reason: str, broker: tuple[int, int], eligible: bool) -> None:
     metadata = MetadataCache()
     metadata.apply(Update(1, 4, 10, BROKERS))
-    assert metadata.can_join_isr(*broker) is eligible, why
+    assert metadata.can_join_isr(*broker) is eligible, reason
     metadata.apply(Update(1, 4, 10, tuple(replace(registration, stopping=True) for registration in BROKERS)))
     assert not metadata.can_join_isr(*broker)
 

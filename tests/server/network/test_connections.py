@@ -266,7 +266,7 @@ def test_unix_sockets(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
+def test_a_peer_calls_and_calls_again_after_a_loss() -> None:
     async def work() -> None:
         echo = Echo()
         peer = Peer(1 << 20)

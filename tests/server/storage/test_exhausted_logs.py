@@ -210,7 +210,7 @@ def test_a_replica_that_found_no_descriptor_at_the_start_is_opened_later(life: L
     assert logs.close()
 
 
-def test_a_log_that_a_change_was_interrupted_in_is_opened_anew(life: Life, batch: bytes) -> None:
+def test_a_log_that_a_change_was_interrupted_in_is_reopened(life: Life, batch: bytes) -> None:
     logs = life.open()
 
     async def work() -> None:

@@ -55,7 +55,7 @@ def test_a_deleted_replica_is_gone_at_once_and_its_files_soon(life: Life, batch:
     life.crash()
 
 
-def test_nothing_is_made_anew_that_may_be_on_the_missing_disk(life: Life) -> None:
+def test_nothing_is_created_again_that_may_be_on_the_missing_disk(life: Life) -> None:
     logs = life.open(complete=False)
     with pytest.raises(StorageError, match="none of the log directories"):
         opened(logs)

@@ -204,7 +204,7 @@ def test_the_end_of_the_broker_ends_a_compaction(life: Life) -> None:
     run(work)
 
 
-def test_a_truncated_log_is_compacted_anew(life: Life) -> None:
+def test_a_truncated_log_is_compacted_again(life: Life) -> None:
     """Kafka's maybeTruncateCheckpoint: what follows the cut was never compacted."""
 
     async def work() -> None:

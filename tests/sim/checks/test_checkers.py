@@ -58,7 +58,7 @@ def test_two_values_at_one_offset() -> None:
     assert "offset 0 was committed as record 7:0" in world.checkers.violations[0].text
 
 
-def test_two_values_where_a_log_is_opened_anew() -> None:
+def test_two_values_where_a_log_is_reopened() -> None:
     """A replica that comes back with another record below its high watermark."""
     world = World()
     world.append(0, 5, (3,))

@@ -57,7 +57,7 @@ def test_a_consumer_that_misses_or_repeats(world: World) -> None:
     assert world.kinds == ["gap"]
 
 
-def test_a_consumer_that_is_set_back_reads_anew(world: World) -> None:
+def test_a_consumer_that_is_set_back_reads_again(world: World) -> None:
     world.history.add(Position(0, TP, ID, "consumer", 0, "latest"))
     world.read(0, 0)
     assert world.kinds == []

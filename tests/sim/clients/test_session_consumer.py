@@ -117,7 +117,7 @@ def test_what_has_not_changed_is_not_listed_again_and_a_deleted_topic_is_forgott
     assert bench.noticed == ["id-b"]
 
 
-def test_a_session_begins_anew_after_an_error_or_without_a_response(bench: Bench) -> None:
+def test_a_session_begins_again_after_an_error_or_without_a_response(bench: Bench) -> None:
     bench.respond("id-a", "id-b")
     bench.next_fetch()
     bench.answer([None])

@@ -217,7 +217,7 @@ class BothLogs(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.disks[0].failed)
     @rule()
-    def topic_is_made_anew(self) -> None:
+    def topic_is_recreated(self) -> None:
         self.topic_id += 1
         self.open()
         assert self.compare() == LogState()
