@@ -18,8 +18,8 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class RequestCalls(Protocol[A_co]):
-    """How one process carries out the effects of such steps. Each returns the answer to its effect, or what that comes
-    by."""
+    """The calls by which one process carries out the effects of such steps. Each returns the answer to its effect, or
+    what that comes by."""
 
     def get_nodes(self, paths: Sequence[str]) -> A_co: ...
 

@@ -38,7 +38,7 @@ LAST_PRODUCER_ID = 2**63 - 1
 Take = Callable[[int, KreplogError | None], None]
 """Takes a producer id; NO_PRODUCER_ID with the error for which there is none."""
 
-R = TypeVar("R", InitProducerIdRequest, EndTxnRequest)
+R = TypeVar("R", bound=InitProducerIdRequest | EndTxnRequest)
 
 
 class ProducerIds:

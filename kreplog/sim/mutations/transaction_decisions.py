@@ -201,7 +201,7 @@ def _joined_partition_not_added() -> list[Patch]:
 
 @MUTATIONS.add("requests-behind-another-dropped")
 def _requests_behind_another_dropped() -> list[Patch]:
-    """What is queued to a broker while a request is in flight is not sent: markers, partitions of transactions."""
+    """Markers, and partitions of transactions, that are queued to a broker while a request is in flight are lost."""
 
     def replied(self: RequestQueues[Any, Any], broker: int) -> None:
         right(self, broker)

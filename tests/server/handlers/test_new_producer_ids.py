@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,8 +46,8 @@ class Store:
 class World:
     """Handlers over a slow store, with a coordinator of transactions that responds with the new producer id."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self.store: Any = store or Store()
+    def __init__(self, store: Any = None) -> None:
+        self.store = cast(Any, store or Store())
         coordinator: Any = SimpleNamespace(needs_producer_id=lambda request: True)
         self.handlers = ProducerIdHandlers(self.store, lambda: coordinator, self.receive, asyncio.ensure_future)
 
