@@ -33,4 +33,4 @@ def advertised_brokers(
 ) -> AdvertisedBrokers:
     """own: as for MetadataCache.listed_brokers."""
     live = metadata.listed_brokers(own)
-    return AdvertisedBrokers(live, (*failed.listed(now_ms), *live.values()))
+    return AdvertisedBrokers(live, (*live.values(), *failed.listed(now_ms)))
