@@ -170,8 +170,8 @@ class LogConfig:
 
     @property
     def has_retention_limit(self) -> bool:
-        """Whether retention may delete segments: the cleanup policy has "delete" in it, and there is a limit."""
-        return self.deletes and (self.retention_ms >= 0 or self.retention_bytes >= 0)
+        """Whether retention has a limit. What is below the log start, it deletes under any cleanup policy."""
+        return self.retention_ms >= 0 or self.retention_bytes >= 0
 
 
 @dataclass(frozen=True, slots=True)

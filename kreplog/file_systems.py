@@ -17,9 +17,11 @@ import os
 import socket
 import struct
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 
-from kreplog.errors import LogLockedError, NetworkFileSystemWarning, StorageError, UnsupportedFileSystemError
+from kreplog._native.files import error_of
+from kreplog.errors import LogLockedError, NetworkFileSystemWarning, UnsupportedFileSystemError
 
 __all__ = ["HostLock", "Mount", "forgo_copy_on_write", "needs_host_lock", "network_mount_of", "warn_reader"]
 
@@ -158,15 +160,18 @@ class HostLock:
                 self._file.close()
                 raise
         except OSError as error:
-            raise StorageError(f"cannot lock {path}: {error.strerror}", partition=partition, path=path) from error
+            raise error_of("cannot lock the directory: a call failed on", path, error) from error
 
     def _lock(self, directory: str, partition: str) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = self._file.read(512).decode(errors="replace").strip() or "another process"
+        except (BlockingIOError, PermissionError):  # the latter of SMB, which does not let it be read either
+            holder = b""
+            with suppress(OSError):
+                holder = self._file.read(512)
+            name = holder.decode(errors="replace").strip() or "another process"
             raise LogLockedError(
-                f"{partition}: {directory} is open for writing in {holder}; close it there, or open it here with "
+                f"{partition}: {directory} is open for writing in {name}; close it there, or open it here with "
                 "read_only=True",
                 partition=partition,
                 path=directory,

@@ -163,17 +163,18 @@ class Log(Closing, SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        alone = not (cls._managed or cls._in_topic)
-        on_many_hosts = alone and not read_only and needs_host_lock(path)
+        on_many_hosts = not read_only and needs_host_lock(path)
         directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic)
         if read_only:
             recovery.attach(log)
-            if alone:
+            if not (cls._managed or cls._in_topic):
                 warn_reader(log.path)
             return log
         try:
             if on_many_hosts:
                 log._host_lock = HostLock(log.path, str(log.topic_partition))
+                if cls._managed:
+                    log._unlock_host()  # no other writer had it, and none goes past the lock of the data directory
             forgo_copy_on_write(log.path)
             recovery.recover(log, progress)
         except BaseException:

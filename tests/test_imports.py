@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.follow": EVERYWHERE | {"kreplog._native"},
-    "kreplog.file_systems": EVERYWHERE,
+    "kreplog.file_systems": EVERYWHERE | {"kreplog._native"},
     "kreplog.log": EVERYWHERE | {"kreplog.follow", "kreplog.file_systems", "kreplog._native"},
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},

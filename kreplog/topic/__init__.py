@@ -459,7 +459,8 @@ class Topic(Closing):
         """Open the durable position of a reader, for this process alone; also of a topic that is open read-only.
 
         name: as of a topic; brokers have it as a consumer group. start: "earliest" or "latest", where nothing is
-        committed. Raises InvalidTopicError (the name), UsageError, CursorLockedError (it is open elsewhere),
+        committed; the latter passes over transactions that are open, whatever the isolation of its reads.
+        Raises InvalidTopicError (the name), UsageError, CursorLockedError (it is open elsewhere),
         LogLockedError (a broker runs on the folder), LogClosedError, StorageError (the folder may not be written).
         """
         if self.closed:

@@ -15,10 +15,22 @@ from typing import Any
 
 from kreplog import Log, Topic
 from kreplog.errors import LogLockedError, NetworkFileSystemWarning, UnsupportedFileSystemError
+from kreplog.managed_log import ManagedLog
 from tests.faults.mounted import second_host
 from tests.waiting import InChild
 
 VALUES = [b"%d" % i for i in range(100)]
+
+
+def appended_to(path: Path) -> Topic:
+    """A topic whose partition, of which a writer has the log alone, is opened by an append."""
+    topic = Topic.open(path, partitions=1)
+    try:
+        topic.append(VALUES[0])
+    except BaseException:
+        topic.close()
+        raise
+    return topic
 
 
 def refused(call: Callable[[], Any], error: type[Exception]) -> str:
@@ -63,6 +75,9 @@ def with_locks(first: Path, second: Path) -> None:
     refused(lambda: Log.open(first / "t-0"), LogLockedError)
     assert log.append_many(VALUES[50:60]) == range(50, 60)
     topic.append(VALUES[0])
+    refused(lambda: appended_to(second / "t"), LogLockedError)
+    refused(lambda: ManagedLog.open(second / "t-0"), LogLockedError)
+    refused(lambda: Log.open(second / "orders-0"), LogLockedError)
     log.close()
     topic.close()
 

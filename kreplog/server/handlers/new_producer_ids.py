@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,13 +19,15 @@ from kreplog.core.transaction_messages import (
     InitProducerIdResponse,
 )
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, KreplogError
 from kreplog.server.handlers.admin import Fields
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.wire.transactions import error_code
 from kreplog.wire.versions import ApiKey
+
+_log = logging.getLogger("kreplog.server")
 
 
 class ProducerIdHandlers:
@@ -112,11 +115,15 @@ class ProducerIdHandlers:
 
     async def _carry_out(self, steps: Steps[int] | None) -> None:
         while steps is not None:
-            producer_id, error = NO_PRODUCER_ID, None
+            producer_id: int = NO_PRODUCER_ID
+            error: KreplogError | None = None
             try:
                 producer_id = await carry_out(steps, self._store)
-            except CoordinationError as failed:
+            except KreplogError as failed:
                 error = failed
+            except Exception as failed:  # else nobody would ever get an id
+                _log.exception("no producer id could be allocated")
+                error = InvariantError(f"no producer id could be allocated: {failed!r}")
             take = self._ids.ended()
-            steps = self._ids.next_steps()
             take(producer_id, error)
+            steps = self._ids.next_steps()

@@ -14,7 +14,7 @@ from kreplog.coord.memory import MemoryStore
 from kreplog.core.broker.producer_ids import BLOCK
 from kreplog.core.events import Received
 from kreplog.core.transaction_messages import EndTxnRequest, EndTxnResponse
-from kreplog.errors import ConnectionLossError, ErrorCode
+from kreplog.errors import ConnectionLossError, ErrorCode, InvariantError
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from tests.server.loop import run_in_virtual_time
 
@@ -86,6 +86,22 @@ def test_each_request_gets_the_error_of_its_own_allocation() -> None:
         assert ended.error is ErrorCode.NONE, "an id of the block is left"
 
     run_in_virtual_time(work)
+
+
+def test_an_unexpected_error_of_an_allocation_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        world = World()
+        multi, world.store.multi = world.store.multi, refuse
+        with pytest.raises(InvariantError, match="no producer id could be allocated: ValueError"):
+            await world.init()
+        world.store.multi = multi
+        assert await world.init() == (ErrorCode.NONE, 0)
+
+    async def refuse(operations: Any) -> Any:
+        raise ValueError
+
+    run_in_virtual_time(work)
+    assert "no producer id could be allocated" in caplog.text
 
 
 def test_a_request_that_has_ended_takes_no_id() -> None:
