@@ -525,11 +525,12 @@ class Topic(Closing):
         *,
         at: At = None,
         snapshot: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | None = None,
         follow: bool = False,
         on_error: OnError = "raise",
     ) -> Table:
-        """Load the newest value of each key into memory, as a mapping that follows the log; also beside a writer in
-        another process, compaction, and truncation.
+        """Load the newest value of each key into memory, or into a file, as a mapping that follows the log; also beside
+        a writer in another process, compaction, and truncation.
 
         at: the state as of a moment, which stays: offsets by partition, exclusive, of which those that are left out
         count as 0; or a datetime, or ms since 1970: up to the first record of each partition that is later. Of what was
@@ -537,6 +538,9 @@ class Topic(Closing):
         snapshot: a file that `Table.save` writes; where there is one, only what comes after it is read. A partition
         that has been truncated or compacted at that place since is read again, and all where the file is damaged or of
         another topic.
+        path: a folder for LMDB files, which is made; the table is in them, for more keys than memory has room for, and
+        goes on there when it is opened again. Several processes may open it. Needs lmdb (`pip install
+        'kreplog[tables]'`). Without `at` and `snapshot`.
         follow: a thread applies what is committed, woken by the writer. Where it fails, it ends, and each later call of
         the table raises the error.
         on_error: as of `read`, for what iterates over the table; [] and `get` raise.
@@ -545,7 +549,7 @@ class Topic(Closing):
         """
         if self.closed:
             raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
-        return Table(self, self._key_codec, self._value_codec, at, snapshot, follow, on_error)
+        return Table(self, self._key_codec, self._value_codec, at, snapshot, path, follow, on_error)
 
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """The committed offsets of each cursor by partition, also of those that other processes have open, and of a

@@ -1,6 +1,7 @@
 """Table: the newest value of each key of a topic, as a mapping that follows the log.
 
-The records lie in memory as the log has them (`_native/key_table`); keys and values become objects when they are read.
+The records lie in memory as the log has them (`_native/key_table`), or in a file (`lmdb_store`); keys and values become
+objects when they are read.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import time
 import weakref
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from kreplog._native import waiting
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
 from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_offset, checked_timeout, new_wait
 from kreplog.closing import Closing
-from kreplog.codecs import ObjectCodec
+from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptCheckpointError,
@@ -30,11 +31,14 @@ from kreplog.errors import (
 from kreplog.log import Log
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.merge import TopicRecord
+from kreplog.topic.single_log import SingleLog
 from kreplog.topic.table_follower import TableFollower
 from kreplog.topic.table_snapshot import Applied, read_snapshot, write_snapshot
 
 if TYPE_CHECKING:
     from kreplog.topic import Topic
+    from kreplog.topic.lmdb_reader import LmdbReader
+    from kreplog.topic.lmdb_store import LmdbStore
 
 At: TypeAlias = Mapping[int, int] | datetime | int | None
 """The state to show: offsets by partition, exclusive; a time, as datetime or in ms since 1970; None for that of now."""
@@ -54,7 +58,8 @@ class TableEntry(NamedTuple):
 
 
 class Table(Closing, Mapping[Any, Any]):
-    """The newest value of each key of a topic, made by `Topic.table`; a context manager. Safe for several threads.
+    """The newest value of each key of a topic, made by `Topic.table`, or of a log, by `Table.of`; a context manager.
+    Safe for several threads.
 
     A record with a null value, a tombstone, removes its key; a record without a key does not count; nor does one of a
     transaction that is open or was aborted. The table changes by `refresh`, `wait_for` and its thread alone, a batch
@@ -65,11 +70,12 @@ class Table(Closing, Mapping[Any, Any]):
 
     def __init__(
         self,
-        topic: Topic,
+        topic: Topic | SingleLog,
         key_codec: ObjectCodec | None,
         value_codec: ObjectCodec | None,
         at: At,
         snapshot: str | os.PathLike[str] | None,
+        path: str | os.PathLike[str] | None,
         follow: bool,
         on_error: OnError,
     ) -> None:
@@ -77,12 +83,17 @@ class Table(Closing, Mapping[Any, Any]):
         self._topic = topic
         self._decoding = Decoding(topic.name, key_codec, value_codec)
         self._on_error = on_error
-        self._native = KeyTable()
-        self._mutex = threading.Lock()
-        self._readers: dict[int, TableReader] = {}
+        self._mutex = threading.RLock()  # a file that is found damaged while it is read for is loaded again inside
+        self._readers: dict[int, TableReader | LmdbReader] = {}
         self._limits = None if at is None else _limits(topic, at)
         self._closed = False
-        self._snapshot = None if snapshot is None else _path(snapshot)
+        self._snapshot = None if snapshot is None else _path(snapshot, "snapshot")
+        if path is not None and (at is not None or snapshot is not None):
+            raise UsageError(
+                "a table in a file follows, and needs no snapshot: leave out `path`, or `at` and `snapshot`"
+            )
+        self._memory = KeyTable()
+        self._entries: KeyTable | LmdbStore = self._memory if path is None else self._open_store(_path(path, "path"))
         if self._snapshot is not None:
             if at is not None:
                 raise UsageError("a snapshot is of a table that follows: leave out `at`, or `snapshot`")
@@ -91,13 +102,38 @@ class Table(Closing, Mapping[Any, Any]):
         self._follower: TableFollower | None = None
         if follow and at is not None:
             raise UsageError("the table as of a moment does not follow: leave out `at`, or `follow`")
-        self._follow_to_now()
+        try:
+            self._follow_to_now()
+        except BaseException:
+            self._release()
+            raise
         _tables[id(self)] = self
         if follow:
             self._follower = TableFollower(self)
 
+    @classmethod
+    def of(
+        cls,
+        log: Log,
+        *,
+        key_codec: CodecLike = None,
+        value_codec: CodecLike = None,
+        at: At = None,
+        snapshot: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        follow: bool = False,
+        on_error: OnError = "raise",
+    ) -> Self:
+        """The table of a log by itself, which the caller closes after it; `wait_for` takes its offsets.
+
+        key_codec, value_codec: as of Topic.open. The others as of Topic.table, which also says what it raises."""
+        if not isinstance(log, Log):
+            raise ArgumentTypeError(f"log is a kreplog.Log, not {type(log).__name__}")
+        codecs = codec_of(key_codec, "key", log.path), codec_of(value_codec, "value", log.path)
+        return cls(SingleLog(log), *codecs, at, snapshot, path, follow, on_error)
+
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._native)} keys"
+        state = "closed" if self.closed else f"{len(self._entries)} keys"
         return f"<kreplog.Table of {self._topic.path} {state}>"
 
     @property
@@ -111,19 +147,19 @@ class Table(Closing, Mapping[Any, Any]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the keys and values; the table takes about 60 to 85 more for each key."""
-        return self._native.nbytes
+        """Bytes of the keys and values; the table takes about 60 to 85 more for each key. In a file: of their pages."""
+        return self._entries.nbytes
 
     # The mapping
 
     def __len__(self) -> int:
         self._check_open()
-        return len(self._native)
+        return len(self._entries)
 
     def __contains__(self, key: object) -> bool:
         self._check_open()
         data = self._bytes_of(key)
-        return data is not None and self._native.get_value(data) is not None
+        return data is not None and self._entries.get_value(data) is not None
 
     def __getitem__(self, key: Any) -> Any:
         """The newest value of a key. Raises KeyError, RecordDecodeError, RecordEncodeError, ArgumentTypeError."""
@@ -139,14 +175,14 @@ class Table(Closing, Mapping[Any, Any]):
             return default if entry is None else entry.value
         self._check_open()
         data = self._bytes_of(key)
-        value = None if data is None else self._native.get_value(data)
+        value = None if data is None else self._entries.get_value(data)
         return default if value is None else value
 
     def entry(self, key: Any) -> TableEntry | None:
         """The newest record of a key, None for none; raises as [] does otherwise."""
         self._check_open()
         data = self._bytes_of(key)
-        found = None if data is None else self._native.get(data)
+        found = None if data is None else self._entries.get(data)
         if found is None:
             return None
         record = TopicRecord(*found, ())
@@ -174,8 +210,8 @@ class Table(Closing, Mapping[Any, Any]):
 
     def _pairs(self, prefix: bytes, in_order: bool) -> Iterator[tuple[Any, Any]]:
         self._check_open()
-        found = self._native.records(prefix)
-        if in_order:
+        found = self._entries.records(prefix)
+        if in_order and isinstance(found, list):
             found.sort(key=lambda record: record[3])
         records = (TopicRecord(*record, ()) for record in found)
         return ((record.key, record.value) for record in self._decoding.decoded(records, self._on_error))
@@ -195,16 +231,19 @@ class Table(Closing, Mapping[Any, Any]):
         if self._limits is None:
             self._follow_to_now()
 
-    def wait_for(self, position: tuple[int, int], timeout: float | None = None) -> bool:
-        """Wait until the record at `position` has been applied, (partition, offset) as `Topic.append` returns it.
+    def wait_for(self, position: tuple[int, int] | int, timeout: float | None = None) -> bool:
+        """Wait until the record at `position` has been applied, (partition, offset) as `Topic.append` returns it; of
+        the table of a Log, the offset.
 
         False if it has not been after `timeout` seconds; a writer is not needed meanwhile. Raises UsageError (no such
         partition; the table is one of `at`), and as `refresh` and Log.wait do."""
         self._check_open()
         if self._limits is not None:
             raise UsageError(f"the table of {self._topic.path} as of a moment does not follow: open one without `at`")
+        if isinstance(self._topic, SingleLog) and isinstance(position, int):
+            position = self._topic.number, position
         try:
-            number, offset = position
+            number, offset = position  # type: ignore[misc]
         except (TypeError, ValueError):
             raise ArgumentTypeError(f"position is a pair of partition and offset, not {position!r}") from None
         log = self._topic._folder.log(number)
@@ -246,13 +285,28 @@ class Table(Closing, Mapping[Any, Any]):
                 waits.append(wait)
         return waits
 
-    def _reader(self, number: int, log: Log) -> TableReader:
+    def _reader(self, number: int, log: Log) -> TableReader | LmdbReader:
         with self._mutex:
             reader = self._readers.get(number)
             if reader is None:
-                limit = None if self._limits is None else self._limits.get(number, 0)
-                reader = self._readers[number] = TableReader(self._native, log, number, limit)
+                if isinstance(self._entries, KeyTable):
+                    limit = None if self._limits is None else self._limits.get(number, 0)
+                    reader = TableReader(self._memory, log, number, limit)
+                else:
+                    from kreplog.topic.lmdb_reader import LmdbReader
+
+                    reader = LmdbReader(self._entries, log, number)
+                self._readers[number] = reader
             return reader
+
+    def _open_store(self, path: str) -> LmdbStore:
+        try:
+            from kreplog.topic.lmdb_store import LmdbStore
+        except ImportError as error:
+            raise UsageError(
+                "a table in a file needs lmdb, which is not installed: pip install 'kreplog[tables]'"
+            ) from error
+        return LmdbStore(path, self._topic.path, self._topic_id(), self._follow_to_now)
 
     # The snapshot
 
@@ -268,39 +322,47 @@ class Table(Closing, Mapping[Any, Any]):
             applied = {
                 number: Applied(reader.log_start, reader.next_offset, reader.base_offset, reader.crc)
                 for number, reader in self._readers.items()
+                if isinstance(reader, TableReader)
             }
-            write_snapshot(self._snapshot, self._topic_id(), applied, self._native)
+            write_snapshot(self._snapshot, self._topic_id(), applied, self._memory)
 
     def _load(self, path: str) -> None:
         """Load the snapshot; without what is in doubt, which is read again."""
         try:
-            applied = read_snapshot(path, self._topic_id(), self._native)
+            applied = read_snapshot(path, self._topic_id(), self._memory)
         except CorruptCheckpointError as error:
             _logger.warning("%s", error)
             return
         numbers = set(self._topic._folder.numbers)
         for number, place in applied.items():
-            if number in numbers and self._reader(number, self._topic._folder.log(number)).resume(*place):
+            reader = self._reader(number, self._topic._folder.log(number)) if number in numbers else None
+            if isinstance(reader, TableReader) and reader.resume(*place):
                 continue
             if place.base_offset >= 0:
                 _logger.info("%s-%d: not as in %s: it is read again", self._topic.path, number, path)
-            self._native.drop(number)
+            self._memory.drop(number)
 
     def _topic_id(self) -> str:
         self._topic._folder.refresh()
         topic_id = self._topic._folder.topic_id
         if topic_id is None:
-            raise UsageError(f"{self._topic.path} has no topic id, by which a snapshot is known to be of this topic")
+            raise UsageError(f"{self._topic.path} has no topic id, by which a file is known to be of this topic")
         return topic_id
 
     # The end
 
     def close(self) -> None:
-        """Let go of the memory. Closing twice does nothing."""
+        """Let go of the memory, or close the file. Closing twice does nothing."""
         self._closed = True
         if self._follower is not None:
             self._follower.join()
-        self._readers, self._native = {}, KeyTable()
+        self._release()
+
+    def _release(self) -> None:
+        if not isinstance(self._entries, KeyTable):
+            self._entries.close()
+        self._readers = {}
+        self._entries = self._memory = KeyTable()
 
     def _check_open(self) -> None:
         if self._closed or self._topic._folder.closed:
@@ -323,16 +385,16 @@ class _Values(ValuesView[Any]):
         return (value for _, value in self._mapping._pairs(b"", False))
 
 
-def _path(snapshot: str | os.PathLike[str]) -> str:
+def _path(given: str | os.PathLike[str], argument: str) -> str:
     try:
-        return os.path.abspath(os.fsdecode(snapshot))
+        return os.path.abspath(os.fsdecode(given))
     except TypeError:
-        raise ArgumentTypeError(f"snapshot is a str or os.PathLike, not {type(snapshot).__name__}") from None
+        raise ArgumentTypeError(f"{argument} is a str or os.PathLike, not {type(given).__name__}") from None
     except ValueError as error:
-        raise UsageError(f"snapshot {snapshot!r} cannot be used: {error}") from None
+        raise UsageError(f"{argument} {given!r} cannot be used: {error}") from None
 
 
-def _limits(topic: Topic, at: Mapping[int, int] | datetime | int) -> dict[int, int]:
+def _limits(topic: Topic | SingleLog, at: Mapping[int, int] | datetime | int) -> dict[int, int]:
     """The end of each partition. Raises ArgumentTypeError, OffsetOutOfRangeError."""
     offsets = topic.offsets()
     if isinstance(at, Mapping):

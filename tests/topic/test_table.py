@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kreplog import LogConfig, Table, Topic, errors
+from kreplog import Log, LogConfig, Table, Topic, errors
 from kreplog._native.batch import build
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
@@ -365,6 +365,25 @@ def test_the_end_of_a_table(topic: Topic) -> None:
         other.get(b"k")
     with pytest.raises(errors.LogClosedError):
         topic.table()
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_the_table_of_a_log(tmp_path: Path, in_file: bool) -> None:
+    with Log.open(tmp_path / "stock-3") as log:
+        first = log.append(b"1", key=b"tea")
+        with Table.of(log, value_codec="json", path=tmp_path / "table" if in_file else None) as table:
+            assert table[b"tea"] == 1 and table.offsets == {3: 1} and not table.wait_for(1, timeout=0)
+            latest = log.append(b"2", key=b"tea")
+            assert table.wait_for(latest) and table.wait_for((3, latest)) and table[b"tea"] == 2
+            with pytest.raises(errors.UsageError, match="is partition 3, not 0"):
+                table.wait_for((0, latest))
+            with Table.of(log, at={3: latest}) as before:
+                assert before == {b"tea": b"1"} and first == 0
+        wrong: Any = tmp_path
+        with pytest.raises(errors.ArgumentTypeError, match=r"log is a kreplog\.Log"):
+            Table.of(wrong)
+        left = Table.of(log)
+    assert left.closed
 
 
 def test_a_topic_that_is_deleted(path: Path) -> None:
