@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import bench_follow, bench_queue, ceiling, harness, run
+from benchmarks import bench_follow, bench_queue, bench_tables, ceiling, harness, run
 from benchmarks.data import Pool
 from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
@@ -255,6 +255,22 @@ def test_a_job_that_is_another_is_noticed(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="another job came than"):
         bench_queue.rates(Wrong, tmp_path, False, 3)
+
+
+def test_tables_load(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_tables", "--quick", "--directory", str(tmp_path))
+    assert all(store.name in printed for store in bench_tables.STORES), "each takes part, or is said to be missing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_is_another_is_noticed(tmp_path: Path) -> None:
+    class Wrong(bench_tables.InMemory):
+        def get(self, key: bytes) -> bytes | None:
+            return (super().get(key) or b"")[:-1]
+
+    made = bench_tables.make(tmp_path, 3, 3, 1)
+    with made.topic, pytest.raises(ValueError, match="another value than that of the newest record"):
+        bench_tables.rate(Wrong, made, tmp_path)
 
 
 def test_a_lost_message_is_noticed(tmp_path: Path) -> None:
