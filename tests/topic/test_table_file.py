@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,15 @@ def test_a_table_in_a_file_has_what_a_dict_of_the_log_has(
         table.close()
 
 
+def test_keys_of_any_length_are_in_order(topic: Topic, file: Path) -> None:
+    """Also those whose first bytes alone LMDB has, which are the same here."""
+    keys = [*KEYS, *(LONG + b"%02d" % number + bytes(500) for number in range(30))]
+    topic.append_many([b"%d" % number for number in range(len(keys))], keys)
+    with topic.table(path=file) as table:
+        check(table, topic)
+        assert len(table) == len(keys)
+
+
 def test_only_what_comes_after_the_place_is_read(topic: Topic, filled: Path) -> None:
     topic.append(b"new", b"k0", partition=0)
     topic.append(None, b"k1", partition=1)
@@ -214,6 +224,26 @@ def test_a_tombstone_that_compaction_has_removed_unseen(
             assert dict(table.items()) == newest(topic)
 
 
+def test_a_first_load_goes_on_after_a_compaction(
+    path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within delete_retention_ms no tombstone goes that it needs."""
+    caplog.set_level(logging.INFO, "kreplog")
+    with Topic.open(path, 1, config=replace(COMPACTED, delete_retention_ms=10**9)) as topic:
+        for number in range(100):
+            key = b"%03d" % (number if number % 2 == 0 else number % 10)  # the first piece ends with a key that stays
+            topic.append(None if number == 61 else b"%02d" % number, key)
+        monkeypatch.setattr(lmdb_reader, "PIECE_BYTES", 3000)
+        with monkeypatch.context() as patch:
+            patch.setattr(lmdb_store.LmdbStore, "apply", broken_at(2, lmdb_store.LmdbStore.apply))
+            with pytest.raises(KeyboardInterrupt):
+                topic.table(path=file)
+        assert topic.log(0).compact(force=True)
+        with topic.table(path=file) as table:
+            check(table, topic)
+    assert "read again" not in caplog.text
+
+
 def broken_at(count: int, apply: Any) -> Any:
     calls = itertools.count(1)
 
@@ -233,9 +263,12 @@ def test_beside_compaction_nothing_is_read_again(path: Path, file: Path, caplog:
         for number in range(300):
             topic.append(None if number % 5 == 0 else b"%d" % number, b"k%d" % (number % 7))
             if number % 100 == 50:
+                topic.append(b"stays", b"last %d" % number)
                 table.refresh()
                 if number == 150:
                     table.close()
+                for unread in range(20):
+                    topic.append(b"unread", b"u%d-%d" % (number, unread))
                 assert topic.log(0).compact(force=True)
                 if number == 150:
                     table = topic.table(path=file)
@@ -258,17 +291,21 @@ def test_a_file_of_another_topic_is_replaced(
     assert sorted(entry.name for entry in filled.iterdir()) == ["2.mdb", "2.mdb-lock"]
 
 
-def test_a_partition_that_was_deleted_and_created_again(topic: Topic, filled: Path, path: Path) -> None:
-    """Beside others of its topic: it has their topic id."""
-    topic.close()
-    shutil.rmtree(f"{path}-0")
-    (path.parent / "prices.topic").unlink()
-    with Topic.open(path.parent / "other" / "prices", 1) as fresh:
-        fresh.append(b"fresh", b"k9")
-    shutil.copytree(path.parent / "other" / "prices-0", f"{path}-0")
-    shutil.copy(f"{path}-1/partition.metadata", f"{path}-0/partition.metadata")
-    with Topic.open(path) as again, again.table(path=filled) as table:
-        assert dict(table.items()) == {b"k1": b"17", b"k3": b"19", b"k9": b"fresh"}
+def test_a_partition_that_was_deleted_and_created_again(path: Path, file: Path) -> None:
+    """It has the topic id of the others, and here a last batch that looks the same."""
+    for first in (b"before", b"after"):
+        with Topic.open(path, 2) as topic:
+            topic.append(first, b"first", partition=0)
+            topic.append(b"last", b"last", partition=0, timestamp_ms=1000)
+            with topic.table(path=file) as table:
+                assert table[b"first"] == first
+        if first == b"before":
+            shutil.copy(f"{path}-0/partition.metadata", path.parent / "metadata")
+            shutil.rmtree(f"{path}-0")
+            with Topic.open(path.parent / "other" / "prices", 1):
+                pass
+            shutil.move(path.parent / "other" / "prices-0", f"{path}-0")
+            shutil.move(path.parent / "metadata", f"{path}-0/partition.metadata")
 
 
 def test_the_map_grows(topic: Topic, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
