@@ -36,7 +36,7 @@ CHECKED = 1000
 
 
 class Records(NamedTuple):
-    """What is loaded, as a topic of one partition and as lists, and what comes of it."""
+    """The records that are loaded, as a topic of one partition and as lists, and the result."""
 
     topic: Topic
     keys: list[bytes]

@@ -441,7 +441,7 @@ class LmdbStore:
         return None if found is None else found[4]
 
     def records(self, prefix: bytes = b"") -> Iterator[Found]:
-        """What `get` returns, of all keys that begin with `prefix` at one moment, in the order of the keys."""
+        """The results of `get` for all keys that begin with `prefix` at one moment, in the order of the keys."""
         return self._records(prefix, self._read_scan(stored_prefix(prefix)))
 
     def _read_scan(self, start: bytes) -> _Scan:

@@ -8,7 +8,7 @@ from kreplog.log import Log
 
 
 class SingleLog:
-    """What a table uses of a Topic and its folder, with the one partition."""
+    """The parts of a Topic and its folder that a table uses, with the one partition."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
