@@ -105,7 +105,7 @@ def stored_key(key: bytes) -> bytes:
 
 
 def stored_prefix(prefix: bytes) -> bytes:
-    """What the stored keys of all keys with this prefix begin with, and perhaps of others."""
+    """The beginning of the stored keys of all keys with this prefix, and perhaps of others."""
     return b"k" + prefix[: HEAD - 1]
 
 
@@ -149,7 +149,7 @@ def _sealed(stored: bytes, rest: bytes) -> bytes:
 
 
 def _opened(stored: bytes, data: bytes) -> bytes:
-    """What follows the CRC. Raises DamagedTableError."""
+    """The bytes after the CRC. Raises DamagedTableError."""
     rest = data[_CRC.size :]
     if len(data) < _CRC.size or _CRC.unpack_from(data)[0] != crc32c(rest, crc32c(stored)):
         raise DamagedTableError(f"the checksum of {stored[:40]!r} does not match")

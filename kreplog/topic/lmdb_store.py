@@ -562,7 +562,7 @@ def _newest_of(stored: bytes, data: bytes) -> Found:
 
 
 def _head_of_long(pair: tuple[bytes, bytes]) -> bytes:
-    """What groups the stored keys that begin alike, and so far that long ones among them are in no order."""
+    """The common beginning of stored keys by which they are grouped: long ones of a group are in no order."""
     stored = pair[0]
     return stored[:HEAD] if len(stored) > HEAD else stored
 
