@@ -539,8 +539,8 @@ class Topic(Closing):
         that has been truncated or compacted at that place since is read again, and all where the file is damaged or of
         another topic.
         path: a folder for LMDB files, which is made; the table is in them, for more keys than memory has room for, and
-        goes on there when it is opened again. Several processes may open it. Needs lmdb (`pip install
-        'kreplog[tables]'`). Without `at` and `snapshot`.
+        goes on there when it is opened again. Several processes may open it. Needs lmdb, the extra `tables`. Without
+        `at` and `snapshot`.
         follow: a thread applies what is committed, woken by the writer. Where it fails, it ends, and each later call of
         the table raises the error.
         on_error: as of `read`, for what iterates over the table; [] and `get` raise.
