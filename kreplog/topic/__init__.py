@@ -536,8 +536,8 @@ class Topic(Closing):
         count as 0; or a datetime, or ms since 1970: up to the first record of each partition that is later. Of what was
         compacted since, older values are gone.
         snapshot: a file that `Table.save` writes; where there is one, only what comes after it is read. A partition
-        that has been truncated or compacted at that place since is read again, and all where the file is damaged or of
-        another topic.
+        that has been truncated at that place since, or compacted there or later, is read again, and all where the file
+        is damaged or of another topic.
         path: a folder for LMDB files, which is made; the table is in them, for more keys than memory has room for, and
         goes on there when it is opened again. Several processes may open it. Needs lmdb, the extra `tables`. Without
         `at` and `snapshot`.

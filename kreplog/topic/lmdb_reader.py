@@ -21,6 +21,7 @@ from kreplog.errors import CorruptBatchError, LogTruncatedError, OffsetOutOfRang
 from kreplog.log import Log
 from kreplog.topic.lmdb_layout import EVERYTHING, Place
 from kreplog.topic.lmdb_store import LmdbStore
+from kreplog.topic.removed_offsets import has_removed_offsets
 
 PIECE_BYTES = 8 << 20
 """One transaction applies records of so many bytes, and one more; each counts RECORD_BYTES beside key and value."""
@@ -116,16 +117,7 @@ class LmdbReader:
             passed_ms = _now_ms() - place.loading_since_ms
             if 0 <= passed_ms < self._log.config.delete_retention_ms:
                 return False
-        expected = max(place.next_offset, self._log.log_start_offset)
-        stop = self._log.last_stable_offset
-        for rows in self._log.batches(expected, stop):
-            for base, last, count in zip(
-                rows["base_offset"].tolist(), rows["last_offset"].tolist(), rows["record_count"].tolist(), strict=True
-            ):
-                if base > expected or count != last - base + 1:
-                    return True
-                expected = last + 1
-        return expected < stop
+        return has_removed_offsets(self._log, place.next_offset)
 
     def _read_again(self, place: Place, generation: int, reason: str) -> bool:
         _logger.info("%s: read again into the table, %s", self._log.topic_partition, reason)

@@ -23,6 +23,7 @@ from kreplog.closing import Closing
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.errors import (
     ArgumentTypeError,
+    CorruptBatchError,
     CorruptCheckpointError,
     LogClosedError,
     OffsetOutOfRangeError,
@@ -31,6 +32,7 @@ from kreplog.errors import (
 from kreplog.log import Log
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
 from kreplog.topic.merge import TopicRecord
+from kreplog.topic.removed_offsets import has_removed_offsets
 from kreplog.topic.single_log import SingleLog
 from kreplog.topic.table_follower import TableFollower
 from kreplog.topic.table_snapshot import Applied, read_snapshot, write_snapshot
@@ -335,12 +337,23 @@ class Table(Closing, Mapping[Any, Any]):
             return
         numbers = set(self._topic._folder.numbers)
         for number, place in applied.items():
-            reader = self._reader(number, self._topic._folder.log(number)) if number in numbers else None
-            if isinstance(reader, TableReader) and reader.resume(*place):
+            if number in numbers and self._resume(number, place):
                 continue
             if place.base_offset >= 0:
                 _logger.info("%s-%d: not as in %s: it is read again", self._topic.path, number, path)
             self._memory.drop(number)
+
+    def _resume(self, number: int, place: Applied) -> bool:
+        """Go on in a partition where the snapshot ends. False: from its start, since the log is another there, or
+        compaction may have removed a tombstone after that."""
+        log = self._topic._folder.log(number)
+        reader = self._reader(number, log)
+        try:
+            if has_removed_offsets(log, place.next_offset):
+                return False
+        except (CorruptBatchError, OffsetOutOfRangeError):
+            pass  # whoever reads it gets the error
+        return isinstance(reader, TableReader) and reader.resume(*place)
 
     def _topic_id(self) -> str:
         self._topic._folder.refresh()

@@ -6,6 +6,7 @@ import random
 import shutil
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ def damage(topic: Topic, partition: int) -> None:
     with (Path(segment) / ("0" * 20 + ".log")).open("r+b") as file:
         file.seek(70)
         file.write(b"\xff\xff")
+
+
+def test_a_tombstone_that_compaction_has_removed_since(path: Path, tmp_path: Path) -> None:
+    """The last batch that was applied stays as it was: it does not show that the log was compacted."""
+    found = tmp_path / "snapshot"
+    with Topic.open(path, 1, config=replace(COMPACTED, delete_retention_ms=0)) as topic:
+        topic.append(b"v", b"deleted")
+        topic.append(b"v", b"stays")
+        with topic.table(snapshot=found) as table:
+            table.save()
+        topic.append(None, b"deleted")
+        for number in range(2):
+            topic.log(0).roll()
+            topic.append(b"%d" % number, b"other")
+            topic.log(0).roll()
+            topic.log(0).compact(force=True)
+        assert newest(topic) == {record.key: record.value for record in topic.read()}, "the tombstone is gone"
+        with topic.table(snapshot=found) as table:
+            assert dict(table.items()) == newest(topic)
 
 
 def test_only_what_comes_after_it_is_read(topic: Topic, snapshot: Path) -> None:
