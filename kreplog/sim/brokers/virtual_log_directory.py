@@ -14,7 +14,7 @@ from kreplog.core import messages as m
 from kreplog.core.broker import stray_retention
 from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.log_directory_state import LogDirectoryState
-from kreplog.errors import KreplogError, LogFailedError, StorageError
+from kreplog.errors import KreplogError, LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
@@ -140,8 +140,9 @@ class VirtualLogDirectory:
             self._checkers.violate("failed but used", text, None)
 
     def _check_retried(self, error: StorageError) -> None:
-        """The kernel may have dropped what an fsync that failed has not written (F37)."""
-        if isinstance(error, LogFailedError):
+        """The kernel may have dropped what an fsync that failed has not written (F37). A log that refuses writes since
+        an operation was broken off for want of descriptors has lost nothing, and refuses the retry."""
+        if isinstance(error, LogFailedError) and not isinstance(error.__cause__, ResourceExhaustedError):
             self._checkers.violate("fsync retried", f"broker {self._broker} tries again: {error}", None)
 
     def _note_opened(self, partition: TopicPartition) -> None:
