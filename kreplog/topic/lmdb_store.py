@@ -1,7 +1,7 @@
 """LmdbStore: the records of a table in an LMDB file, beside where the table stands in each partition.
 
-    data/prices.table/     the folder that the program gives
-      3.mdb, 3.mdb-lock    LMDB's files; of several numbers the highest counts, the others are on their way out
+    data/prices.table/         the folder that the program gives
+      kreplog-3.table, -lock   LMDB's files; of several numbers the highest counts, the others are on their way out
 
 A transaction changes records and the place together, so the two agree after a kill at any step. A file in doubt is not
 mended: one with the next number takes its place, under a lock on the folder. Processes that share a folder find that
@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import logging
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -78,6 +79,7 @@ _DAMAGE = (
     lmdb.VersionMismatchError,
 )
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EACCES, errno.EROFS)
+_NAME = re.compile(r"kreplog-([1-9][0-9]{0,17})\.table")
 _logger = logging.getLogger("kreplog")
 _open_folders: set[str] = (
     set()
@@ -127,11 +129,11 @@ class LmdbStore:
             os.close(folder)
 
     def _file(self, number: int) -> str:
-        return os.path.join(self._path, f"{number}.mdb")
+        return os.path.join(self._path, f"kreplog-{number}.table")
 
     def _numbers(self) -> list[int]:
-        names = (name[:-4] for name in os.listdir(self._path) if name.endswith(".mdb"))
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
+        """Numbers in names as `_file` gives them: whatever else is in the folder is not the table's."""
+        return sorted(int(found[1]) for found in map(_NAME.fullmatch, os.listdir(self._path)) if found)
 
     def _open_newest(self, after: int = 0) -> None:
         """Use the file with the highest number, a new one where that is in doubt or not above `after`. Under the lock
@@ -214,7 +216,7 @@ class LmdbStore:
                 f"{self._path} has {MAX_READERS} readers: end iterations that are not needed", path=self._path
             )
         found = error_of(action, self._path, OSError(_errno_of(error), str(error)))
-        found.args = (f"{found.args[0]}; the folder may be deleted, the table is then loaded again ({error})",)
+        found.args = (f"{found.args[0]}; its kreplog-*.table may be deleted, the table is then loaded again ({error})",)
         return found
 
     def close(self) -> None:

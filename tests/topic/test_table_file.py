@@ -287,8 +287,18 @@ def test_a_file_of_another_topic_is_replaced(
         other.append(b"1", b"other")
         with other.table(path=filled) as table:
             assert dict(table.items()) == {b"other": b"1"}
-    assert "1.mdb is not used, it is of the topic id" in caplog.text
-    assert sorted(entry.name for entry in filled.iterdir()) == ["2.mdb", "2.mdb-lock"]
+    assert "kreplog-1.table is not used, it is of the topic id" in caplog.text
+    assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-2.table", "kreplog-2.table-lock"]
+
+
+def test_files_of_other_programs_stay(topic: Topic, file: Path) -> None:
+    file.mkdir()
+    names = ["2024.mdb", "7.table", "kreplog-07.table", "kreplog-0.table", "kreplog-x.table", "kreplog-9.table.old"]
+    for name in names:
+        (file / name).write_text(name)
+    topic.table(path=file).close()
+    assert {entry.name for entry in file.iterdir()} == {*names, "kreplog-1.table", "kreplog-1.table-lock"}
+    assert all((file / name).read_text() == name for name in names)
 
 
 def test_a_partition_that_was_deleted_and_created_again(path: Path, file: Path) -> None:
@@ -364,7 +374,7 @@ def test_the_disk_is_full(topic: Topic, file: Path) -> None:
         return "", "", 0
 
     message, named, entries = result_of(body)
-    assert str(file) in message and "the folder may be deleted" in message and named == str(file) and entries == 3000
+    assert str(file) in message and "may be deleted" in message and named == str(file) and entries == 3000
 
 
 def items_of(path: str, file: Path) -> dict[bytes, bytes]:
@@ -388,10 +398,10 @@ def test_processes_share_a_file(topic: Topic, filled: Path) -> None:
         topic.append(b"newer", b"k0", partition=0)
         assert pool.submit(items_of, topic.path, filled).result() == newest(topic)
         assert table[b"k0"] == b"newer", "before a refresh: the file has it"
-        (filled / "2.mdb").write_bytes(b"no LMDB file" * 1000)  # as if another process had replaced it
+        (filled / "kreplog-2.table").write_bytes(b"no LMDB file" * 1000)  # as if another process had replaced it
         topic.append(b"newest", b"k0", partition=0)
         assert pool.submit(items_of, topic.path, filled).result() == newest(topic)
-        assert sorted(entry.name for entry in filled.iterdir()) == ["3.mdb", "3.mdb-lock"]
+        assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-3.table", "kreplog-3.table-lock"]
         table.refresh()
         assert dict(table.items()) == newest(topic)
         assert pool.submit(take_over, Path(topic.path).parent / "other", filled).result() == 0
@@ -449,7 +459,7 @@ def test_the_end_of_a_table(topic: Topic, filled: Path) -> None:
 
 
 def put(file: Path, database: bytes, key: bytes, change: Any) -> None:
-    with lmdb.open(str(file / "1.mdb"), subdir=False, max_dbs=2) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(file / "kreplog-1.table"), subdir=False, max_dbs=2) as env, env.begin(write=True) as txn:
         of = env.open_db(database, txn)
         value = change(txn.get(key, db=of))
         if value is None:
@@ -464,9 +474,9 @@ def test_a_value_that_was_changed_is_not_returned(
 ) -> None:
     """The LMDB file is whole; the checksum of the entry is not that of its bytes."""
     with topic.table(path=filled) as table:
-        sound = (filled / "1.mdb").read_bytes()
+        sound = (filled / "kreplog-1.table").read_bytes()
         expected = newest(topic)
-        with (filled / "1.mdb").open("r+b") as damaged:
+        with (filled / "kreplog-1.table").open("r+b") as damaged:
             for at in (at for at in range(len(sound)) if sound[at : at + 2] == b"16"):
                 damaged.seek(at)
                 damaged.write(b"61")
@@ -481,7 +491,7 @@ def test_a_value_that_was_changed_is_not_returned(
             table.refresh()
         assert dict(table.items()) == expected and len(table) == 4
     assert "is damaged (the checksum of b'kk0' does not match)" in caplog.text
-    assert sorted(entry.name for entry in filled.iterdir()) == ["2.mdb", "2.mdb-lock"]
+    assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-2.table", "kreplog-2.table-lock"]
 
 
 @pytest.mark.parametrize(
@@ -501,15 +511,15 @@ def test_a_file_that_something_else_has_changed_is_loaded_anew(
     put(filled, database, key, change)
     with topic.table(path=filled) as table:
         assert dict(table.items()) == newest(topic)
-    assert sorted(entry.name for entry in filled.iterdir()) == ["2.mdb", "2.mdb-lock"]
+    assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-2.table", "kreplog-2.table-lock"]
 
 
 def test_a_file_that_was_cut_is_loaded_anew(topic: Topic, filled: Path) -> None:
-    sound = (filled / "1.mdb").read_bytes()
+    sound = (filled / "kreplog-1.table").read_bytes()
     for size in (0, 1, 100, 4096, 8192, 9000, len(sound) - 4096, len(sound) - 1):
         shutil.rmtree(filled)
         filled.mkdir()
-        (filled / "1.mdb").write_bytes(sound[:size])
+        (filled / "kreplog-1.table").write_bytes(sound[:size])
         with topic.table(path=filled) as table:
             assert dict(table.items()) == newest(topic), size
 
@@ -520,7 +530,7 @@ def test_no_damaged_byte_gives_a_wrong_value(topic: Topic, filled: Path) -> None
     topic.append_many([b"%d" % number * 20 for number in range(400)], [b"%d" % number for number in range(400)])
     with topic.table(path=filled):
         expected = newest(topic)
-    sound = (filled / "1.mdb").read_bytes()
+    sound = (filled / "kreplog-1.table").read_bytes()
     draw = random.Random(4)
     ended = {"right": 0, "lost keys": 0, "killed": 0}
     for _ in range(60):
@@ -530,7 +540,7 @@ def test_no_damaged_byte_gives_a_wrong_value(topic: Topic, filled: Path) -> None
         damaged[position] ^= 1 << draw.randrange(8)
         shutil.rmtree(filled)
         filled.mkdir()
-        (filled / "1.mdb").write_bytes(damaged)
+        (filled / "kreplog-1.table").write_bytes(damaged)
 
         def body() -> bytes:
             with Topic.open(topic.path, read_only=True) as reader, reader.table(path=filled) as table:
