@@ -1,7 +1,8 @@
 """The layout of a table's LMDB file: database `places`, where the table stands, and database `keys`, the records.
 
     places     key                         value
-               b"topic"                    magic, b"KRTABLM1"; topic id 22
+               b"topic"                    magic, b"KRTABLM1"; topic id 22; of a log by itself
+                                           b"-", its partition in decimal
                b"commit"                   id of the transaction that wrote last 8, number of keys 8
                b"p", partition 4           log start offset 8, next offset 8, base offset of the last batch applied 8,
                                            its CRC 4, generation of the log 8, incarnation id 8 (0 for none), ms since
@@ -18,6 +19,7 @@ Big-endian. Each value begins with a CRC-32C 4 of its LMDB key and of the rest: 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -68,6 +70,11 @@ class Entry(NamedTuple):
 
 def place_key(partition: int) -> bytes:
     return b"p" + _PARTITION.pack(partition)
+
+
+def partitions_of(stored: Iterable[bytes]) -> list[int]:
+    """The partitions of the keys of places."""
+    return [_PARTITION.unpack(key[1:])[0] for key in stored if len(key) == len(place_key(0)) and key[:1] == b"p"]
 
 
 def encode_place(partition: int, place: Place) -> bytes:

@@ -18,8 +18,9 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
@@ -44,6 +45,7 @@ from kreplog.topic.lmdb_layout import (
     encode_place,
     encode_topic,
     newest,
+    partitions_of,
     place_key,
     stored_key,
     stored_prefix,
@@ -379,15 +381,15 @@ class LmdbStore:
 
     def remove_due(self, partition: int) -> None:
         """Remove the partition's entries below the place's `remove_below`, in transactions of PIECE keys."""
+        place = self.place(partition)
         start: bytes | None = b""
-        while start is not None:
-            start = self._write(lambda txn, start=start: self._remove_some(txn, partition, start))  # type: ignore[misc]
+        while start is not None and place is not None and place.remove_below:
+            start = self._write(lambda txn, start=start: self._remove_some(txn, partition, place, start))  # type: ignore[misc]
 
-    def _remove_some(self, txn: Any, partition: int, start: bytes) -> bytes | None:
-        """The key to go on from; None at the end."""
-        place = self._place(txn, partition)
-        if place is None or not place.remove_below:
-            return None  # another process has done it
+    def _remove_some(self, txn: Any, partition: int, place: Place, start: bytes) -> bytes | None:
+        """The key to go on from; None at the end, or where another process has moved the place."""
+        if self._place(txn, partition) != place:
+            return None
         going_on = None
         if place.remove_below == EVERYTHING and txn.stat(self._places)["entries"] == 3:  # no other partition
             txn.drop(self._keys, delete=False)
@@ -409,6 +411,21 @@ class LmdbStore:
             done = encode_place(partition, place._replace(remove_below=0))
             txn.put(place_key(partition), done, db=self._places)
         return going_on
+
+    def remove_partitions_but(self, numbers: Container[int]) -> None:
+        """Remove the entries and the place of each partition that is not in `numbers`."""
+        for partition in self._read(lambda txn: partitions_of(txn.cursor(db=self._places).iternext(values=False))):
+            place = None if partition in numbers else self.place(partition)
+            if place is None:
+                continue
+            emptied = place._replace(next_offset=place.log_start_offset, base_offset=-1, crc=0, remove_below=EVERYTHING)
+            self.apply(partition, place, {}, emptied)
+            self.remove_due(partition)
+            self._write(partial(self._forget_place, partition, emptied._replace(remove_below=0)))
+
+    def _forget_place(self, partition: int, place: Place, txn: Any) -> bool:
+        """False where another process has moved it."""
+        return self._place(txn, partition) == place and bool(txn.delete(place_key(partition), db=self._places))
 
     # Reading
 

@@ -105,6 +105,8 @@ class Table(Closing, Mapping[Any, Any]):
         if follow and at is not None:
             raise UsageError("the table as of a moment does not follow: leave out `at`, or `follow`")
         try:
+            if not isinstance(self._entries, KeyTable):
+                self._entries.remove_partitions_but(set(topic._folder.numbers))
             self._follow_to_now()
         except BaseException:
             self._release()
@@ -308,7 +310,10 @@ class Table(Closing, Mapping[Any, Any]):
             raise UsageError(
                 "a table in a file needs lmdb, which is not installed: pip install 'kreplog[tables]'"
             ) from error
-        return LmdbStore(path, self._topic.path, self._topic_id(), self._follow_to_now)
+        topic_id = self._topic_id()
+        if isinstance(self._topic, SingleLog):
+            topic_id = f"{topic_id}-{self._topic.number}"  # whose file has no other partition
+        return LmdbStore(path, self._topic.path, topic_id, self._follow_to_now)
 
     # The snapshot
 

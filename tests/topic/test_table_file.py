@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from kreplog import LogConfig, Table, Topic, errors
 from kreplog._native.batch import build
-from kreplog.topic import lmdb_reader
+from kreplog.topic import lmdb_layout, lmdb_reader
 from tests.faults.forked import ends_by, result_of
 from tests.topic.test_table import newest
 from tests.waiting import until
@@ -299,6 +299,63 @@ def test_files_of_other_programs_stay(topic: Topic, file: Path) -> None:
     topic.table(path=file).close()
     assert {entry.name for entry in file.iterdir()} == {*names, "kreplog-1.table", "kreplog-1.table-lock"}
     assert all((file / name).read_text() == name for name in names)
+
+
+def test_a_log_by_itself_and_its_topic_do_not_mix(topic: Topic, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each takes a file of another for one of another topic."""
+    for number in range(4):
+        topic.append(b"%d" % number, b"k%d" % number, partition=number % 2)
+    for number in (0, 1, 0):
+        with Table.of(topic.log(number), path=file) as table:
+            assert sorted(table) == [b"k%d" % number, b"k%d" % (number + 2)]
+        with topic.table(path=file) as table:
+            check(table, topic)
+    with Table.of(topic.log(0), path=file), Table.of(topic.log(1), path=file.parent / "1"):
+        pass
+    Table.of(topic.log(1), path=file).close()
+    assert f"is of the topic id {topic._folder.topic_id}-0, not {topic._folder.topic_id}-1" in caplog.text
+    assert f"is of the topic id {topic._folder.topic_id}, not {topic._folder.topic_id}-0" in caplog.text
+
+
+@pytest.mark.parametrize("piece", [1, 4096])
+def test_a_partition_that_was_moved_away(
+    path: Path, filled: Path, topic: Topic, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are not in the table, until it is there again."""
+    monkeypatch.setattr(lmdb_store, "PIECE", piece)
+    expected = newest(topic)
+    topic.close()
+    away = Path(f"{path}-1")
+    away.rename(path.parent.parent / "away")
+    with Topic.open(path, read_only=True) as reader, reader.table(path=filled) as table:
+        assert sorted(table) == [b"k0", b"k2"] and table.offsets == {0: 10}
+    (path.parent.parent / "away").rename(away)
+    with Topic.open(path, read_only=True) as reader, reader.table(path=filled) as table:
+        assert dict(table.items()) == expected
+
+
+def test_what_is_removed_is_below_one_bound(topic: Topic, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may move the bound between two transactions: the removal begins again."""
+    monkeypatch.setattr(lmdb_store, "PIECE", 1)
+    with topic.table(path=filled) as table:
+        store: Any = table._entries
+        place = store.place(0)._replace(remove_below=1)
+        store.apply(0, store.place(0), {}, place)
+        remove_some = store._remove_some
+        bounds = iter([lmdb_layout.EVERYTHING])
+
+        def interleaved(txn: Any, *arguments: Any) -> Any:
+            start = remove_some(txn, *arguments)
+            for bound in bounds:
+                moved = lmdb_layout.encode_place(0, place._replace(remove_below=bound))
+                txn.put(lmdb_layout.place_key(0), moved, db=store._places)
+            return start
+
+        monkeypatch.setattr(store, "_remove_some", interleaved)
+        store.remove_due(0)
+        assert store.place(0).remove_below == lmdb_layout.EVERYTHING
+        store.remove_due(0)
+        assert sorted(table) == [b"k1", b"k3"] and store.place(0).remove_below == 0
 
 
 def test_a_partition_that_was_deleted_and_created_again(path: Path, file: Path) -> None:
