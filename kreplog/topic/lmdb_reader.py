@@ -87,10 +87,10 @@ class LmdbReader:
 
     def _is_of_this_log(self, place: Place, generation: int) -> bool:
         """Raises LogTruncatedError."""
-        if self._compared and generation == place.generation:
-            return True
         if place.incarnation != self._incarnation:
             return False
+        if self._compared and generation == place.generation:
+            return True
         if self._follow is not None and self._at_end and self._follow_offset == place.next_offset:
             self._follow.go_on(Outcome.REACHED)  # knows what was truncated
         elif place.next_offset > place.log_start_offset and not self._has_last_batch(place):

@@ -87,6 +87,9 @@ _open_folders: set[str] = (
     set()
 )  # of this process and those that it was forked from, in each of which LMDB opens a file once
 
+_stores: weakref.WeakSet[LmdbStore] = weakref.WeakSet()
+_inherited: list[object] = []  # of the process that this one was forked from
+
 
 class LmdbStore:
     """Thread-safe. reload: called after the file was replaced, to fill the new one.
@@ -100,6 +103,7 @@ class LmdbStore:
         self._reload = weakref.WeakMethod(reload)
         self._reloading = False
         self._closed = False
+        self._pid = os.getpid()
         self._lock = _SharedLock()
         self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
         self._env: lmdb.Environment | None = None
@@ -114,6 +118,7 @@ class LmdbStore:
             self._open_newest()
         _open_folders.add(identity)
         self._forget = weakref.finalize(self, _open_folders.discard, identity)
+        _stores.add(self)
 
     # The file
 
@@ -128,6 +133,7 @@ class LmdbStore:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield
         finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
             os.close(folder)
 
     def _file(self, number: int) -> str:
@@ -222,6 +228,10 @@ class LmdbStore:
         return found
 
     def close(self) -> None:
+        """In a forked child nothing ends that is the parent's, too: its place among LMDB's readers, its locks."""
+        if os.getpid() != self._pid:
+            self._closed = True
+            return
         with self._lock.exclusive():
             self._closed = True
             self._end_scans()
@@ -360,20 +370,18 @@ class LmdbStore:
         def change(txn: Any) -> bool:
             if self._place(txn, partition) != before:
                 return False
-            puts = []
-            with txn.cursor(db=self._keys) as cursor:
-                found = dict(cursor.getmulti(keys))
-                for stored, key in keys.items():
-                    offset, timestamp_ms, value = records[key]
-                    others = _others(partition, stored, found[stored]) if stored in found else []
-                    if others:
-                        own = [] if value is None else [Entry(partition, offset, timestamp_ms, value)]
-                        puts.append((stored, encode_entries(stored, key, others + own)))
-                    elif value is not None:
-                        puts.append((stored, encode_entry(stored, key, partition, offset, timestamp_ms, value)))
-                    elif stored in found:
-                        txn.delete(stored, db=self._keys)
-                cursor.putmulti(puts)
+            for stored, key in keys.items():
+                offset, timestamp_ms, value = records[key]
+                found = txn.get(stored, db=self._keys)
+                others = [] if found is None else _others(partition, stored, found)
+                if others:
+                    own = [] if value is None else [Entry(partition, offset, timestamp_ms, value)]
+                    txn.put(stored, encode_entries(stored, key, others + own), db=self._keys)
+                elif value is not None:
+                    entry = encode_entry(stored, key, partition, offset, timestamp_ms, value)
+                    txn.put(stored, entry, db=self._keys)
+                elif found is not None:
+                    txn.delete(stored, db=self._keys)
             txn.put(place_key(partition), encode_place(partition, after), db=self._places)
             return True
 
@@ -492,6 +500,14 @@ class LmdbStore:
             yield from pairs
 
 
+def _after_fork_in_child() -> None:
+    """What is forgotten is closed: LMDB would end the reads of the parent."""
+    _inherited.extend((store, list(store._scans)) for store in list(_stores))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class _Scan:
     """A read of many keys, in one transaction."""
 
@@ -534,10 +550,11 @@ class _SharedLock:
         self._condition = threading.Condition()
         self._shared = 0
         self._exclusive = False
+        self._waiting = 0  # for exclusive(): who comes to share it waits, too, or there would always be one more
 
     def __enter__(self) -> None:
         with self._condition:
-            while self._exclusive:
+            while self._exclusive or self._waiting:
                 self._condition.wait()
             self._shared += 1
 
@@ -550,9 +567,14 @@ class _SharedLock:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         with self._condition:
-            while self._exclusive or self._shared:
-                self._condition.wait()
-            self._exclusive = True
+            self._waiting += 1
+            try:
+                while self._exclusive or self._shared:
+                    self._condition.wait()
+                self._exclusive = True
+            finally:
+                self._waiting -= 1
+                self._condition.notify_all()
         try:
             yield
         finally:

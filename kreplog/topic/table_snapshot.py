@@ -62,6 +62,7 @@ def write_snapshot(path: str, topic_id: str, applied: dict[int, Applied], table:
     except OSError as error:
         raise error_of("cannot write the snapshot", path, error) from error
     finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
         os.close(file)
 
 
