@@ -58,6 +58,10 @@ MAP_BYTES = 1 << 40
 """Address space for a file to grow in, which takes no memory; where there is less, or it is full, other sizes."""
 LEAST_MAP_BYTES = 1 << 24
 MAX_READERS = 1024
+LOCK_BYTES = 64 * MAX_READERS + 4096
+"""At least the size of LMDB's lock file, which has 64 bytes for each reader."""
+FULL_BYTES = 1 << 20
+"""A file system with less room is full."""
 PIECE = 4096
 """Keys that one transaction looks at while entries are removed, and that an iteration reads at once."""
 
@@ -184,6 +188,10 @@ class LmdbStore:
         self._env, self._places, self._keys, self._number = env, places, keys, number
 
     def _environment(self, path: str) -> lmdb.Environment:
+        try:
+            _allocate(f"{path}-lock", LOCK_BYTES)
+        except OSError as error:
+            raise error_of("cannot open the table", self._path, error) from error
         size = MAP_BYTES
         while True:
             try:
@@ -223,7 +231,10 @@ class LmdbStore:
             return ResourceExhaustedError(
                 f"{self._path} has {MAX_READERS} readers: end iterations that are not needed", path=self._path
             )
-        found = error_of(action, self._path, OSError(_errno_of(error), str(error)))
+        number = _errno_of(error)
+        if number == errno.EIO and _is_full(self._path):
+            number = errno.ENOSPC  # of which LMDB has seen a short write
+        found = error_of(action, self._path, OSError(number, str(error)))
         found.args = (f"{found.args[0]}; its kreplog-*.table may be deleted, the table is then loaded again ({error})",)
         return found
 
@@ -501,7 +512,7 @@ class LmdbStore:
 
 
 def _after_fork_in_child() -> None:
-    """What is forgotten is closed: LMDB would end the reads of the parent."""
+    """References stay: what is forgotten is closed, and LMDB would end the reads of the parent."""
     _inherited.extend((store, list(store._scans)) for store in list(_stores))
 
 
@@ -581,6 +592,24 @@ class _SharedLock:
             with self._condition:
                 self._exclusive = False
                 self._condition.notify_all()
+
+
+def _allocate(path: str, size: int) -> None:
+    """Give the file its blocks, which LMDB maps and writes to: a full disk would end the process. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_size < size:
+            os.posix_fallocate(file, 0, size)
+    finally:
+        os.close(file)
+
+
+def _is_full(path: str) -> bool:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < FULL_BYTES
 
 
 def _check_size(env: lmdb.Environment, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import logging
@@ -19,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -438,6 +440,27 @@ def test_the_disk_is_full(topic: Topic, file: Path) -> None:
 
     message, named, entries = result_of(body)
     assert str(file) in message and "may be deleted" in message and named == str(file) and entries == 3000
+
+
+def test_a_disk_without_room_is_full(topic: Topic, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB's lock file has its blocks before it is mapped; a short write, for LMDB an I/O error, is of a full disk."""
+
+    def full(*_arguments: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(errors.DiskFullError) as raised:
+            topic.table(path=file)
+        assert raised.value.path == str(file)
+    with topic.table(path=file) as table:
+        lock = (file / "kreplog-1.table-lock").stat()
+        assert 512 * lock.st_blocks >= lock.st_size >= 64 * lmdb_store.MAX_READERS
+        store: Any = table._entries
+        error = lmdb.DiskError("mdb_txn_commit: Input/output error")
+        for available, kind in ((0, errors.DiskFullError), (1 << 20, errors.StorageError)):
+            monkeypatch.setattr(os, "statvfs", lambda _, room=available: SimpleNamespace(f_bavail=room, f_frsize=4096))
+            assert type(store._error("cannot use the table", error)) is kind
 
 
 def items_of(path: str, file: Path) -> dict[bytes, bytes]:
