@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import logging
 import multiprocessing
@@ -11,13 +10,9 @@ import os
 import random
 import resource
 import shutil
-import signal
 import sys
-import threading
-import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -539,95 +534,6 @@ def test_the_end_of_a_table(topic: Topic, filled: Path) -> None:
     del left
     until(lambda: not lmdb_store._open_folders)
     topic.table(path=filled).close()
-
-
-def test_a_child_ends_nothing_of_its_parent(topic: Topic, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where another thread of the parent had the lock. Pages that an iteration still sees are not used again."""
-    monkeypatch.setattr(lmdb_store, "PIECE", 1)
-    with topic.table(path=filled) as table:
-        store: Any = table._entries
-        before = dict(table.items())
-        items = iter(table.items())
-        next(items)
-
-        def in_a_child() -> bool:
-            table.close()
-            return store._env.readers() == readers and bool(store._scans)
-
-        readers = store._env.readers()
-        for lock in (store._lock, store._lock.exclusive(), nullcontext()):
-            with lock:
-                assert result_of(in_a_child)
-        assert store._env.readers() == readers
-        topic.append(None, b"k3", partition=1)
-        table.refresh()
-        assert len(dict(items)) == len(before) - 1
-        assert dict(table.items()) == newest(topic)
-
-
-def test_a_child_does_not_have_the_lock_on_the_folder(topic: Topic, filled: Path) -> None:
-    with topic.table(path=filled) as table:
-        store: Any = table._entries
-        with store._folder_lock():
-            child = os.fork()
-            if not child:
-                signal.pause()
-                os._exit(0)
-        folder = os.open(filled, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(folder)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-def test_who_waits_to_be_alone_comes_before_those_who_share() -> None:
-    lock = lmdb_store._SharedLock()
-    order = []
-
-    def alone() -> None:
-        with lock.exclusive():
-            order.append("alone")
-
-    def share() -> None:
-        with lock:
-            order.append("shared")
-
-    threads = [threading.Thread(target=alone), threading.Thread(target=share)]
-    with lock:
-        threads[0].start()
-        until(lambda: lock._waiting)
-        threads[1].start()
-        threads[1].join(0.05)
-        assert not order
-    for thread in threads:
-        thread.join()
-    assert order == ["alone", "shared"]
-
-
-def test_a_process_that_has_another_log_open_has_moved_the_place(topic: Topic, filled: Path) -> None:
-    """Its log has the same generation."""
-    with topic.table(path=filled) as table:
-        store: Any = table._entries
-        place = store.place(0)
-        other = place._replace(incarnation=place.incarnation ^ 1)
-        assert store.apply(0, place, {b"k0": (9, 9, b"of another log")}, other)
-        table.refresh()
-        assert dict(table.items()) == newest(topic)
-
-
-def test_old_values_take_no_memory(topic: Topic, file: Path) -> None:
-    keys = [b"%d" % number for number in range(200)]
-    topic.append_many([bytes(200_000)] * 200, keys)
-    with topic.table(path=file) as table:
-        topic.append_many([None] * 200, keys)
-        tracemalloc.start()
-        try:
-            table.refresh()
-            assert tracemalloc.get_traced_memory()[1] < 10_000_000 and not len(table)
-        finally:
-            tracemalloc.stop()
 
 
 # Damage
