@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
+import signal
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -221,3 +224,28 @@ def test_many_entries(topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with topic.table(snapshot=tmp_path / "snapshot") as table:
         topic.table(snapshot=tmp_path / "snapshot").save()
         assert dict(table.items()) == {b"%d" % number: value for number, value in enumerate(values)}
+
+
+def test_a_child_does_not_have_the_lock(topic: Topic, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a snapshot that failed, with a fork meanwhile."""
+    children = []
+
+    def failing(_file: int) -> None:
+        child = os.fork()
+        if not child:
+            signal.pause()
+            os._exit(0)
+        children.append(child)
+        raise OSError(errno.ENOSPC, "full")
+
+    with topic.table(snapshot=snapshot) as table:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(errors.DiskFullError):
+                table.save()
+        try:
+            table.save()
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
