@@ -87,6 +87,7 @@ class Table(Closing, Mapping[Any, Any]):
         self._on_error = on_error
         self._mutex = threading.RLock()  # a file that is found damaged while it is read for is loaded again inside
         self._readers: dict[int, TableReader | LmdbReader] = {}
+        self._generations: dict[int, int] = {}  # of the logs, when a table in memory last read them
         self._limits = None if at is None else _limits(topic, at)
         self._closed = False
         self._snapshot = None if snapshot is None else _path(snapshot, "snapshot")
@@ -253,12 +254,9 @@ class Table(Closing, Mapping[Any, Any]):
         log = self._topic._folder.log(number)
         checked_offset(log, offset)
         checked_timeout(timeout)
-        reader = self._reader(number, log)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._mutex:
-                reader.advance()
-            if reader.next_offset > offset:
+            if self._advance(number, log).next_offset > offset:
                 return True
             remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not waiting.wait(log, offset, remaining_s, True, stable=True):
@@ -266,9 +264,33 @@ class Table(Closing, Mapping[Any, Any]):
 
     def _follow_to_now(self) -> None:
         for number in self._topic._folder.numbers:
-            reader = self._reader(number, self._topic._folder.log(number))
-            with self._mutex:
+            self._advance(number, self._topic._folder.log(number))
+
+    def _advance(self, number: int, log: Log) -> TableReader | LmdbReader:
+        """Apply what is committed in a partition. From its start, where the log was compacted since the last time and
+        may lack a tombstone beyond the place that this table has reached."""
+        with self._mutex:
+            reader = self._reader(number, log)
+            if not isinstance(reader, TableReader) or self._limits is not None:
                 reader.advance()
+                return reader
+            generation = log.generation
+            before = self._generations.get(number, generation)
+            if generation != before and has_removed_offsets(log, reader.next_offset):
+                reader = self._read_again(number, log)
+            reader.advance()
+            if log.generation != generation and number in self._generations:  # in the midst of what was read
+                generation = log.generation
+                reader = self._read_again(number, log)
+                reader.advance()
+            self._generations[number] = generation
+            return reader
+
+    def _read_again(self, number: int, log: Log) -> TableReader | LmdbReader:
+        _logger.info("%s-%d: compacted: it is read again", self._topic.path, number)
+        self._memory.drop(number)
+        del self._readers[number]
+        return self._reader(number, log)
 
     def _poll_and_update(self) -> list[HighWatermarkWait] | None:
         """For the follower: apply what is committed; return the wait of each partition, whose wake-up is registered.
@@ -276,10 +298,8 @@ class Table(Closing, Mapping[Any, Any]):
         waits: list[HighWatermarkWait] | None = []
         for number in self._topic._folder.numbers:
             log = self._topic._folder.log(number)
-            reader = self._reader(number, log)
             generation = log.generation
-            with self._mutex:
-                reader.advance()
+            reader = self._advance(number, log)
             wait = self._waits.get(number)
             if wait is None:
                 wait = self._waits[number] = new_wait(log, True, stable=True)
@@ -347,12 +367,14 @@ class Table(Closing, Mapping[Any, Any]):
             if place.base_offset >= 0:
                 _logger.info("%s-%d: not as in %s: it is read again", self._topic.path, number, path)
             self._memory.drop(number)
+            self._generations.pop(number, None)
 
     def _resume(self, number: int, place: Applied) -> bool:
         """Go on in a partition where the snapshot ends. False: from its start, since the log is another there, or
         compaction may have removed a tombstone after that."""
         log = self._topic._folder.log(number)
         reader = self._reader(number, log)
+        self._generations[number] = log.generation
         try:
             if has_removed_offsets(log, place.next_offset):
                 return False

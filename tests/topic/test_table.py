@@ -185,6 +185,24 @@ def test_keys_of_several_partitions(topic: Topic) -> None:
     assert table[b"k"] == b"old"
 
 
+def test_a_tombstone_that_compaction_has_removed_before_it_was_read(path: Path) -> None:
+    config = LogConfig(cleanup_policy="compact", segment_bytes=1000, delete_retention_ms=0)
+    with Topic.open(path, 1, config=config) as topic, Topic.open(path, read_only=True) as reader:
+        topic.append(b"v", b"deleted")
+        topic.append(b"v", b"stays")
+        with reader.table() as table:
+            assert sorted(table) == [b"deleted", b"stays"]
+            topic.append(None, b"deleted")
+            for number in range(2):
+                topic.log(0).roll()
+                topic.append(b"%d" % number, b"other")
+                topic.log(0).roll()
+                topic.log(0).compact(force=True)
+            assert [record.key for record in topic.read()] == [b"stays", b"other"], "the tombstone is gone"
+            table.refresh()
+            assert sorted(table) == [b"other", b"stays"]
+
+
 def test_transactions_count_once_they_are_committed(topic: Topic) -> None:
     log = topic.log(0)
     topic.append(b"before", b"k", partition=0)
