@@ -60,7 +60,7 @@ class _SessionCalls:
         return self._session.multi(operations)
 
     def pause(self, ms: int) -> None:
-        time.sleep(ms / 1000)
+        time.sleep(ms / 1000)  # this process has nothing else to do meanwhile
 
     def note(self, level: str, text: str) -> None:
         log_note(level, text)

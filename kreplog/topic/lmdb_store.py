@@ -403,9 +403,9 @@ class LmdbStore:
         place = self.place(partition)
         start: bytes | None = b""
         while start is not None and place is not None and place.remove_below:
-            start = self._write(lambda txn, start=start: self._remove_some(txn, partition, place, start))  # type: ignore[misc]
+            start = self._write(partial(self._remove_some, partition, place, start))
 
-    def _remove_some(self, txn: Any, partition: int, place: Place, start: bytes) -> bytes | None:
+    def _remove_some(self, partition: int, place: Place, start: bytes, txn: Any) -> bytes | None:
         """The key to go on from; None at the end, or where another process has moved the place."""
         if self._place(txn, partition) != place:
             return None

@@ -248,7 +248,7 @@ class Table(Closing, Mapping[Any, Any]):
         if isinstance(self._topic, SingleLog) and isinstance(position, int):
             position = self._topic.number, position
         try:
-            number, offset = position  # type: ignore[misc]
+            number, offset = position  # type: ignore[misc]  # an int of a topic's table is refused below
         except (TypeError, ValueError):
             raise ArgumentTypeError(f"position is a pair of partition and offset, not {position!r}") from None
         log = self._topic._folder.log(number)
@@ -276,7 +276,7 @@ class Table(Closing, Mapping[Any, Any]):
                 return reader
             generation = log.generation
             before = self._generations.get(number, generation)
-            if generation != before and has_removed_offsets(log, reader.next_offset):
+            if generation != before and _may_lack_tombstones(log, reader.next_offset):
                 reader = self._read_again(number, log)
             reader.advance()
             if log.generation != generation and number in self._generations:  # in the midst of what was read
@@ -375,11 +375,8 @@ class Table(Closing, Mapping[Any, Any]):
         log = self._topic._folder.log(number)
         reader = self._reader(number, log)
         self._generations[number] = log.generation
-        try:
-            if has_removed_offsets(log, place.next_offset):
-                return False
-        except (CorruptBatchError, OffsetOutOfRangeError):
-            pass  # whoever reads it gets the error
+        if _may_lack_tombstones(log, place.next_offset):
+            return False
         return isinstance(reader, TableReader) and reader.resume(*place)
 
     def _topic_id(self) -> str:
@@ -468,3 +465,12 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _may_lack_tombstones(log: Log, place: int) -> bool:
+    """Whether compaction may have removed a tombstone beyond a place. Not where that cannot be read: whoever reads on
+    from there gets the error, and what comes before it."""
+    try:
+        return has_removed_offsets(log, place)
+    except (CorruptBatchError, OffsetOutOfRangeError):
+        return False

@@ -15,7 +15,7 @@ LOCAL = ["tmpfs", "ext4", "xfs", "btrfs", "overlay"]
 
 
 def on(kind: str, folder: Path, driver: str, *arguments: object) -> str:
-    if reason := cannot_have(kind):
+    if reason := cannot_have(kind):  # names the right, the tool or the kernel's file system that is missing
         pytest.skip(reason)
     return run_driver(driver, folder / "mount", *arguments, under=under(kind, folder / "mount"))
 

@@ -21,6 +21,7 @@ from kreplog._native.batch import build
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
 from tests.faults.forked import result_of
+from tests.topic.compacting import remove_tombstones
 from tests.waiting import InChild, InThread, until_open, until_waiting
 
 COMPACTED = LogConfig(cleanup_policy="compact", segment_bytes=1000)
@@ -193,11 +194,7 @@ def test_a_tombstone_that_compaction_has_removed_before_it_was_read(path: Path) 
         with reader.table() as table:
             assert sorted(table) == [b"deleted", b"stays"]
             topic.append(None, b"deleted")
-            for number in range(2):
-                topic.log(0).roll()
-                topic.append(b"%d" % number, b"other")
-                topic.log(0).roll()
-                topic.log(0).compact(force=True)
+            remove_tombstones(topic)
             assert [record.key for record in topic.read()] == [b"stays", b"other"], "the tombstone is gone"
             table.refresh()
             assert sorted(table) == [b"other", b"stays"]

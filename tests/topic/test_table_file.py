@@ -26,6 +26,7 @@ from kreplog import LogConfig, Table, Topic, errors
 from kreplog._native.batch import build
 from kreplog.topic import lmdb_layout, lmdb_reader
 from tests.faults.forked import ends_by, result_of
+from tests.topic.compacting import remove_tombstones
 from tests.topic.test_table import newest
 from tests.waiting import until
 
@@ -204,7 +205,6 @@ def test_a_tombstone_that_compaction_has_removed_unseen(
 ) -> None:
     """The last batch that was applied stays as it was: it does not show that the log was compacted."""
     with Topic.open(path, 1, config=COMPACTED) as topic:
-        log = topic.log(0)
         topic.append(b"v", b"deleted")
         topic.append(b"v", b"stays")
         if applied == "half":  # a first load that is killed
@@ -217,11 +217,7 @@ def test_a_tombstone_that_compaction_has_removed_unseen(
         else:
             topic.table(path=file).close()
         topic.append(None, b"deleted")
-        for number in range(2):
-            log.roll()
-            topic.append(b"%d" % number, b"other")
-            log.roll()
-            log.compact(force=True)
+        remove_tombstones(topic)
         assert newest(topic) == {record.key: record.value for record in topic.read()}, "the tombstone is gone"
         with topic.table(path=file) as table:
             assert dict(table.items()) == newest(topic)
@@ -347,8 +343,8 @@ def test_what_is_removed_is_below_one_bound(topic: Topic, filled: Path, monkeypa
         remove_some = store._remove_some
         bounds = iter([lmdb_layout.EVERYTHING])
 
-        def interleaved(txn: Any, *arguments: Any) -> Any:
-            start = remove_some(txn, *arguments)
+        def interleaved(*arguments: Any) -> Any:
+            start, txn = remove_some(*arguments), arguments[-1]
             for bound in bounds:
                 moved = lmdb_layout.encode_place(0, place._replace(remove_below=bound))
                 txn.put(lmdb_layout.place_key(0), moved, db=store._places)

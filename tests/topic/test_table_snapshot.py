@@ -21,6 +21,7 @@ from kreplog._native.key_table import KeyTable
 from kreplog.topic import table_snapshot
 from kreplog.topic.table_snapshot import read_snapshot
 from tests.faults.forked import result_of
+from tests.topic.compacting import remove_tombstones
 
 COMPACTED = LogConfig(cleanup_policy="compact", segment_bytes=1000)
 
@@ -68,11 +69,7 @@ def test_a_tombstone_that_compaction_has_removed_since(path: Path, tmp_path: Pat
         with topic.table(snapshot=found) as table:
             table.save()
         topic.append(None, b"deleted")
-        for number in range(2):
-            topic.log(0).roll()
-            topic.append(b"%d" % number, b"other")
-            topic.log(0).roll()
-            topic.log(0).compact(force=True)
+        remove_tombstones(topic)
         assert newest(topic) == {record.key: record.value for record in topic.read()}, "the tombstone is gone"
         with topic.table(snapshot=found) as table:
             assert dict(table.items()) == newest(topic)

@@ -24,7 +24,8 @@ class AdvertisedBrokers:
         return state.state.leader if state.state.leader in self.live else NO_LEADER
 
     def offline_replicas(self, state: PartitionState) -> list[int]:
-        """The simulator does not run this rule: its clients need leaders alone."""
+        """The replicas on brokers that are not live. The simulator does not run this rule: its clients need leaders
+        alone."""
         return [replica for replica in state.replicas if replica not in self.live]
 
 

@@ -50,7 +50,7 @@ class _StoreCalls:
         return self._store.multi(operations)
 
     def pause(self, ms: int) -> Awaitable[Any]:
-        return asyncio.sleep(ms / 1000)  # these steps set no watch
+        return asyncio.sleep(ms / 1000)  # no watch could end it early: these steps set none
 
     async def note(self, level: str, text: str) -> None:
         log_note(level, text)

@@ -104,8 +104,8 @@ def test_requests_get_their_ids_one_after_the_other() -> None:
     """The block that the first allocates is enough for both, which two at once would not know."""
     world, ids, taken = World(), ProducerIds(3), list[tuple[str, int]]()
     assert ids.next_steps() is None, "nobody requests one"
-    for name in ("first", "second"):
-        ids.request(lambda producer_id, error, name=name: taken.append((name, producer_id)))  # type: ignore[misc]
+    ids.request(lambda producer_id, error: taken.append(("first", producer_id)))
+    ids.request(lambda producer_id, error: taken.append(("second", producer_id)))
     for producer_id in range(2):
         steps = ids.next_steps()
         assert steps is not None

@@ -478,7 +478,7 @@ def test_each_prefix_of_the_batches_is_a_whole_group() -> None:
             assert state(loaded(list(shell.logs[AT]))) == state(shell)
         return response
 
-    shell._perform, shell.put = recorded, compared  # type: ignore[method-assign]  # of this shell alone
+    shell._perform, shell.put = recorded, compared  # type: ignore[method-assign]  # spies on this shell alone
     formed(shell, a, b)
     a.commit(7)
     c.join()

@@ -16,6 +16,7 @@ from kreplog.core.events import Received
 from kreplog.core.transaction_messages import EndTxnRequest, EndTxnResponse
 from kreplog.errors import ConnectionLossError, ErrorCode, InvariantError
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
+from kreplog.server.network.serving import LocalRequest
 from tests.server.loop import run_in_virtual_time
 
 
@@ -36,7 +37,7 @@ class Store:
     async def _call(self, call: Any) -> Any:
         self.calls += 1
         assert self.calls == 1, "two allocations at once"
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # of virtual time, in which other requests come
         self.calls -= 1
         if self.away:
             raise ConnectionLossError("the store is away")
@@ -53,8 +54,8 @@ class World:
 
     def receive(self, event: Received) -> None:
         request, reply_to = event.request, event.reply_to
-        assert isinstance(request, EndTxnRequest)
-        reply_to.reply(EndTxnResponse(ErrorCode.NONE, request.new_producer_id, 0))  # type: ignore[attr-defined]
+        assert isinstance(request, EndTxnRequest) and isinstance(reply_to, LocalRequest)
+        reply_to.reply(EndTxnResponse(ErrorCode.NONE, request.new_producer_id, 0))
 
     async def init(self) -> tuple[int, int]:
         fields = await self.handlers.init_producer_id(SimpleNamespace(transactional_id=None))
@@ -108,7 +109,7 @@ def test_a_request_that_has_ended_takes_no_id() -> None:
     async def work() -> None:
         world = World()
         ended, later = asyncio.ensure_future(world.init()), asyncio.ensure_future(world.init())
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # of virtual time: half of the first call of the store
         ended.cancel()
         assert await later == (ErrorCode.NONE, 1)
 

@@ -131,6 +131,7 @@ class SilentStore:
 
     async def until_connected(self) -> None:
         self.reads += 1
+        # In virtual time: the second read gets a session just before its limit, the others run into theirs.
         await asyncio.sleep(READ_WITHIN_S - 1 if self.reads == 2 else 3600)
 
     async def get_children(self, path: str) -> Sequence[str]:
