@@ -40,6 +40,7 @@ CORES = (
         "kreplog.core.replication.epochs",
         "kreplog.core.groups",
         "kreplog.core.transactions",
+        "kreplog.core.security",
         "kreplog.core.broker",
         "kreplog.core.broker.log_cleaning",
     }
@@ -96,6 +97,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.replication.epochs": EVERYWHERE,
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
+    "kreplog.core.security": EVERYWHERE,
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,

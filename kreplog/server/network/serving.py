@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.monitoring.counters import Requests
 from kreplog.server.network.connections import (
@@ -62,6 +63,11 @@ class RequestContext:
     @property
     def client(self) -> ClientConnection:
         return self._client
+
+    @property
+    def principal(self) -> Principal:
+        """The principal of the request's connection."""
+        return self._client.principal
 
     @property
     def answered(self) -> bool:
@@ -130,7 +136,7 @@ class Limits:
 
 
 class ClientConnection:
-    """A connection that a listener accepted. has_requested: it has sent a whole request.
+    """A connection that a listener accepted. has_requested: it has sent a whole request. principal: whose it is.
 
     internal: of another broker, authenticated; only there are inter-broker requests allowed, and its buffers are not
     charged to the memory that clients share.
@@ -139,6 +145,7 @@ class ClientConnection:
     def __init__(self, sock: socket.socket, server: Server, *, internal: bool = False) -> None:
         self.has_requested = False
         self.internal = internal
+        self.principal = ANONYMOUS
         self._server = server
         self._in_flight: deque[RequestContext] = deque()
         self._holds = 0

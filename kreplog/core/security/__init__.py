@@ -1,0 +1,4 @@
+"""Who a client is and what it may do, without I/O.
+
+principal: the principal of a connection.
+"""
