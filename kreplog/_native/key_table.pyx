@@ -88,8 +88,10 @@ cdef class KeyTable:
                 count += 1
             for i in range(count):
                 entry = self.slots[hashes[i] & self.mask].entry
-                if entry != NULL:
+                if entry != NULL:  # its header, key, and the begin of a value of the usual size
                     prefetch(entry)
+                    prefetch(<uint8_t*> entry + 64)
+                    prefetch(<uint8_t*> entry + 128)
             for i in range(count):
                 if self.put(&records[i], hashes[i], partition) != BATCH_OK:
                     return NO_MEMORY
