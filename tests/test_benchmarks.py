@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import bench_follow, bench_queue, bench_tables, ceiling, harness, run
+from benchmarks import bench_compaction, bench_follow, bench_queue, bench_tables, ceiling, harness, run
 from benchmarks.data import Pool
 from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
 from benchmarks.peers import PEERS
 from benchmarks.stores import Ceiling, Kreplog, Store
+from kreplog import Log
 from kreplog._native import batch, crc32c
 
 ROOT = Path(__file__).parent.parent
@@ -271,6 +272,22 @@ def test_a_value_that_is_another_is_noticed(tmp_path: Path) -> None:
     made = bench_tables.make(tmp_path, 3, 3, 1)
     with made.topic, pytest.raises(ValueError, match="another value than that of the newest record"):
         bench_tables.rate(Wrong, made, tmp_path)
+
+
+def test_compactors_compact(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_compaction", "--quick", "--no-kafka", "--directory", str(tmp_path))
+    assert bench_compaction.Kreplog.name in printed
+    assert bench_compaction.RocksDB.name in printed, "takes part, or is said to be missing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_is_left_is_noticed(tmp_path: Path) -> None:
+    made = bench_compaction.make(tmp_path / "prices-0", 1000, 10, 1)
+    with (
+        Log.open(made.path) as log,
+        pytest.raises(ValueError, match="1000 records are left"),
+    ):
+        bench_compaction.check("nobody", made, log)
 
 
 def test_a_lost_message_is_noticed(tmp_path: Path) -> None:

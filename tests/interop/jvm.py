@@ -187,16 +187,18 @@ class Kafka:
 
 
 class Broker:
-    """One real broker, its own controller, on free loopback ports; data: its log directory."""
+    """One real broker, its own controller, on free loopback ports; data: its log directory. settings: lines of its
+    properties that come last."""
 
-    def __init__(self, kafka: Kafka, folder: Path) -> None:
+    def __init__(self, kafka: Kafka, folder: Path, settings: str = "") -> None:
         self._kafka = kafka
         self.data = folder / "data"
         self._settings = folder / "server.properties"
         self._log = folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.port, control = _free_ports(2)
-        self._settings.write_text(_BROKER.format(host=HOST, port=self.port, control=control, data=self.data))
+        given = _BROKER.format(host=HOST, port=self.port, control=control, data=self.data)
+        self._settings.write_text(given + settings)
         kafka.run(FORMAT, "format", "-t", CLUSTER_ID, "-c", self._settings)
 
     @property
