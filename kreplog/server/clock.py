@@ -1,8 +1,14 @@
-"""The clocks of a broker, in milliseconds; its event loop has one of its own, which the cores get."""
+"""The clocks of a broker, in milliseconds."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+
+
+def loop_ms() -> int:
+    """The clock of the running event loop, which the cores get."""
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def monotonic_ms() -> int:

@@ -30,7 +30,7 @@ from kreplog.core.dynamic_configs import (
     synonyms,
 )
 from kreplog.core.messages import BrokerConfigs
-from kreplog.server.broker import log_config_of
+from kreplog.server.runtime.starting import log_config_of
 from kreplog.server.settings import SETTINGS, load, replaced
 
 NAME = "log.retention.ms"

@@ -171,7 +171,7 @@ def test_forged_followers_commit_nothing(tmp_path: Path, batch: bytes, monkeypat
 
     async def work(outsider: Outsider, brokers: list[Broker]) -> None:
         leader, follower = brokers
-        monkeypatch.setattr(follower.fetch_client, "send", lambda effect: None)
+        monkeypatch.setattr(follower.senders.fetches, "send", lambda effect: None)
         first = await outsider.produce(leader, batch, 100)  # it may go with the fetch that is under way
         assert first is ErrorCode.REQUEST_TIMED_OUT
         async with asyncio.TaskGroup() as group:

@@ -258,7 +258,8 @@ def test_connections_that_come_together_are_no_more_handshakes(monkeypatch: pyte
     under_way: list[int] = []
 
     async def work() -> None:
-        server = serving.Server(lambda exchange, frame: None, serving.Limits(1 << 20, 100, 1 << 20))
+        server = serving.Server(serving.Limits(1 << 20, 100, 1 << 20))
+        server.serve(lambda exchange, frame: None)
         accept = server._accept_broker
 
         def accepted(sock: socket.socket, at: Listener, key: bytes | None) -> None:

@@ -33,6 +33,7 @@ from kreplog.errors import ErrorCode, InvariantError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
+from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
 from kreplog.types import TopicPartition
@@ -245,19 +246,19 @@ def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp
 def test_a_broker_whose_loop_is_stuck_gives_up_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given_up = threading.Event()
+    given_up, abandon = threading.Event(), StoreLink.abandon
+
+    def abandoned(store: StoreLink) -> None:
+        abandon(store)
+        given_up.set()
+
+    monkeypatch.setattr(StoreLink, "abandon", abandoned)
 
     async def work() -> None:
         async with serving(tmp_path, 1, broker_session_timeout_ms=1000) as (broker,):
             while broker.registration.broker_epoch < 0:
                 await asyncio.sleep(0.01)
-            abandon = broker.store.abandon
-
-            def abandoned() -> None:
-                abandon()
-                given_up.set()
-
-            monkeypatch.setattr(broker.store, "abandon", abandoned)
+            given_up.clear()
             session, epoch = broker.store._session, broker.registration.broker_epoch
             assert given_up.wait(30), "this very call is what the loop is stuck in"
             assert session is not None and session.expired

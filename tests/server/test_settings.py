@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kreplog.errors import UsageError
-from kreplog.server.broker import log_config_of
+from kreplog.server.runtime.starting import log_config_of
 from kreplog.server.settings import SETTINGS, Listener, check, given_value, load
 
 NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}

@@ -13,12 +13,11 @@ import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kreplog.core.broker.add_partitions import GatheredResponses
-from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.client_requests import is_forged, refused_produce
 from kreplog.core.broker.coordinator_lookup import needs_offsets_topic
 from kreplog.core.broker.metadata_waits import MetadataNeed, MetadataWaits, Until
@@ -43,7 +42,9 @@ from kreplog.core.transaction_messages import (
     EndTxnRequest,
 )
 from kreplog.core.transactions.marker_writer import APPEND_TIMEOUT_MS
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
+from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
@@ -115,23 +116,22 @@ _ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
 T = TypeVar("T")
 
 
-class Host(Protocol):
-    """The parts of a broker that Api needs."""
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The parts of a broker that Api needs. address: of its first client listener. max_replicas: max.broker.partitions,
+    lowered to what the limit on open files allows. receive: passes a request to its core."""
 
     settings: BrokerSettings
     dynamic: DynamicSettings
     address: Address
     manager: ReplicaManager
-    cores: BrokerCores
+    transactions: TransactionCoordinator
     store: StoreLink
     topics: TopicViews
     metadata_waits: MetadataWaits
     hosted: HostedReplicas
     max_replicas: int
-
-    def receive(self, event: Received) -> None: ...
-
-    def metadata_changed(self) -> None: ...
+    receive: Callable[[Received], None]
 
 
 class Api:
@@ -151,10 +151,10 @@ class Api:
             lambda: self._cluster_id,
             lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
             self._missing_topic,
-            _now_ms,
+            loop_ms,
         )
         metadata = self._metadata_handlers
-        self._stored = StoredMetadata(host.store, host.metadata_waits, host.topics.replaced, settings.topic, _now_ms)
+        self._stored = StoredMetadata(host.store, host.metadata_waits, host.topics.replaced, settings.topic, loop_ms)
         store = AnySession(host.store)
         self._admin = AdminHandlers(
             store,
@@ -163,7 +163,7 @@ class Api:
             settings,
             host.max_replicas,
         )
-        self._producer_ids = ProducerIdHandlers(store, lambda: host.cores.transactions, host.receive, self._start)
+        self._producer_ids = ProducerIdHandlers(store, host.transactions, host.receive, self._start)
         self._automatic = AutomaticTopics(
             settings.auto_create_topics, host.manager.metadata, self._admin.create_default_topics, self._start
         )
@@ -244,7 +244,7 @@ class Api:
         elif key in _ENCODERS:
             context.encode = lambda response: _ENCODERS[key](response, context.header)
             self._put(context, request)
-        elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), _now_ms()):
+        elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), loop_ms()):
             self._describe(context, request)
         else:
             self._start(self._work(context, request))
@@ -507,7 +507,7 @@ class Api:
             put.add_done_callback(lambda _: self._metadata_changed(request))
 
     def _metadata_changed(self, request: ControlRequest) -> None:
-        self._host.metadata_changed()
+        self._host.metadata_waits.recently_failed.metadata_changed(loop_ms())
         self._host.topics.changed(request)
 
     # ApiVersions, and the cluster id
@@ -578,11 +578,7 @@ def _closing_on_error(context: RequestContext) -> Iterator[None]:
 
 
 def _holds(wait: Until) -> bool:
-    return wait.condition(_now_ms())
-
-
-def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)
+    return wait.condition(loop_ms())
 
 
 def _log_response(request: ControlRequest, response: Any) -> None:

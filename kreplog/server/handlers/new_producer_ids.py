@@ -31,13 +31,13 @@ _log = logging.getLogger("kreplog.server")
 
 
 class ProducerIdHandlers:
-    """Handlers of requests for producer ids. transactions: returns this broker's coordinator, to which `receive` passes
+    """Handlers of requests for producer ids. transactions: this broker's coordinator, to which `receive` passes
     requests. start: starts a task."""
 
     def __init__(
         self,
         store: AnySession,
-        transactions: Callable[[], TransactionCoordinator],
+        transactions: TransactionCoordinator,
         receive: Callable[[Received], None],
         start: Callable[[Awaitable[None]], asyncio.Task[None]],
     ) -> None:
@@ -68,7 +68,7 @@ class ProducerIdHandlers:
         }
 
     def needs_producer_id(self, request: object) -> bool:
-        return needs_producer_id(request, self._transactions())
+        return needs_producer_id(request, self._transactions)
 
     async def end_with_new_id(self, request: EndTxnRequest) -> EndTxnResponse:
         """End the transaction of a producer whose epochs are used up; it continues with another producer id."""

@@ -239,11 +239,18 @@ class ClientConnection:
         self._connection.close()
 
 
-class Server:
-    """The listeners of a broker and their connections. account: charged for clients' buffers."""
+def _not_served(context: RequestContext, frame: Frame) -> None:
+    context.close()
 
-    def __init__(self, handle: Handle, limits: Limits, account: MemoryAccount | None = None) -> None:
-        self.handle = handle
+
+class Server:
+    """The listeners of a broker and their connections. account: charged for clients' buffers.
+
+    The listeners can be opened first, since a broker registers their ports; a request before `serve` closes its
+    connection."""
+
+    def __init__(self, limits: Limits, account: MemoryAccount | None = None) -> None:
+        self.handle: Handle = _not_served
         self.limits = limits
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
@@ -256,6 +263,10 @@ class Server:
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
+
+    def serve(self, handle: Handle) -> None:
+        """Pass the requests of all connections to `handle`."""
+        self.handle = handle
 
     def listen(self, address: Listener) -> Listener:
         """Open a listener for clients; returns its address with the actual port. Raises OSError, StorageError."""

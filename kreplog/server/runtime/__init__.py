@@ -1,1 +1,1 @@
-"""What runs the cores: runners, store link, watchdog, event loop, start."""
+"""What runs the cores: runners, effects, periodic work, store link, watchdog, event loop, start."""

@@ -3,6 +3,9 @@
 `SyncCoreRunner` runs a core synchronously on the event loop. `AsyncCoreRunner` runs a core
 that waits for the store in a task of its own; the other cores go on meanwhile. An InvariantError, or an error that is
 not a KreplogError, stops the core and the broker: `on_failure` is called.
+
+Whatever carries out the effects of a core puts events for it, too: a runner is made first, for `put`, and started once
+its effects can be carried out.
 """
 
 from __future__ import annotations
@@ -82,24 +85,25 @@ class _Runner:
 
 
 class SyncCoreRunner(_Runner):
-    """Runs a core synchronously. apply: carries out an effect and returns its answer. after: called after every step,
-    before the next. before: called before each run of events, and may put an event that comes first."""
+    """Runs a core synchronously. Events that are put before `start` wait for it."""
 
-    def __init__(
-        self,
-        name: str,
-        core: Core,
-        apply: Callable[[Effect], Any],
-        after: Callable[[], None],
-        on_failure: OnFailure,
-        before: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, name: str, core: Core, on_failure: OnFailure) -> None:
         super().__init__(name, core, on_failure)
-        self._apply = apply
-        self._before = before
-        self._after = after
         self._inbox: deque[Event] = deque()
+        self._running = True
+
+    def start(
+        self, apply: Callable[[Effect], Any], after: Callable[[], None], before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begin to step the core. apply: carries out an effect and returns its answer. after: called after every step,
+        before the next. before: called before each run of events, and may put an event that comes first."""
+        self._apply = apply
+        self._after = after
+        self._before = before
         self._running = False
+        waiting, self._inbox = self._inbox, deque()
+        for event in waiting:
+            self.put(event)
 
     def put(self, event: Event) -> None:
         """Step the core now; an event that is put during a step, or by `after`, is stepped after it."""
@@ -138,22 +142,19 @@ class SyncCoreRunner(_Runner):
 
 
 class AsyncCoreRunner(_Runner):
-    """Runs a core in a task. apply: awaited, carries out an effect and returns its answer. after: called after every
-    step."""
+    """Runs a core in a task. Events that are put before `start` wait for it."""
 
-    def __init__(
-        self,
-        name: str,
-        core: Core,
-        apply: Callable[[_Runner, Effect], Any],
-        after: Callable[[], None],
-        on_failure: OnFailure,
-    ) -> None:
+    def __init__(self, name: str, core: Core, on_failure: OnFailure) -> None:
         super().__init__(name, core, on_failure)
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, apply: Callable[[_Runner, Effect], Any], after: Callable[[], None]) -> None:
+        """Begin to step the core. apply: awaited, carries out an effect and returns its answer. after: called after
+        every step."""
         self._apply = apply
         self._after = after
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._task = self._loop.create_task(self._run(), name=f"kreplog-{name}")
+        self._task = self._loop.create_task(self._run(), name=f"kreplog-{self.name}")
 
     def put(self, event: Event) -> None:
         """Queue an event."""
@@ -189,4 +190,5 @@ class AsyncCoreRunner(_Runner):
 
     def stop(self) -> None:
         super().stop()
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()

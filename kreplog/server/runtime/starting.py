@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from kreplog.config import RANGES, LogConfig
 from kreplog.coord.liveness import boot_id
 from kreplog.errors import StorageError, is_disk_full
 from kreplog.managed_log import keep_freed
 from kreplog.server.network.serving import Limits
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.directories import DataDirectory
+from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.open_files import OpenFiles
 
 _log = logging.getLogger("kreplog.server")
@@ -91,6 +94,17 @@ def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
 def max_replicas_of(settings: BrokerSettings, files: OpenFiles) -> int:
     """max.broker.partitions, lowered to what the limit on open files allows."""
     return _clamped("max.broker.partitions", settings.max_broker_partitions, files.replicas, files)
+
+
+def log_config_of(settings: BrokerSettings) -> LogConfig:
+    """The settings of every log. log.cleaner.dedupe.buffer.size is shared by the cleaner threads."""
+    config = settings.log
+    share = max(RANGES["dedupe_buffer_size"][0], config.dedupe_buffer_size // settings.cleaner_threads)
+    return replace(config, dedupe_buffer_size=share)
+
+
+def cleaner_settings_of(settings: BrokerSettings) -> CleanerSettings:
+    return CleanerSettings(settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second)
 
 
 def _clamped(name: str, value: int, maximum: int, files: OpenFiles) -> int:

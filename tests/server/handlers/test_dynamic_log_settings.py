@@ -59,7 +59,7 @@ async def segments(client: Client, at: TopicPartition) -> int:
 
 async def deleted(client: Client, at: TopicPartition) -> bool:
     log = await three_records(client, at)
-    client.broker.replicas.put(RetentionDue(at))
+    client.broker.runners.replicas.put(RetentionDue(at))
     return bool(log.log_start_offset > 0)
 
 

@@ -50,7 +50,7 @@ class World:
     def __init__(self, store: Any = None) -> None:
         self.store = cast(Any, store or Store())
         coordinator: Any = SimpleNamespace(needs_producer_id=lambda request: True)
-        self.handlers = ProducerIdHandlers(self.store, lambda: coordinator, self.receive, asyncio.ensure_future)
+        self.handlers = ProducerIdHandlers(self.store, coordinator, self.receive, asyncio.ensure_future)
 
     def receive(self, event: Received) -> None:
         request, reply_to = event.request, event.reply_to

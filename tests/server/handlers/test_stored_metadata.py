@@ -30,13 +30,13 @@ MISSING = TopicPartition("missing", 0)
 
 def cut_off(controller: Broker, broker: int) -> None:
     """Nothing that the controller says reaches the other broker."""
-    send = controller.sender.send
+    send = controller.senders.control.send
 
     def drop(effect: Any) -> None:
         if effect.broker != broker:
             send(effect)
 
-    controller.sender.send = drop  # type: ignore[method-assign]
+    controller.senders.control.send = drop  # type: ignore[method-assign]
 
 
 async def metadata(client: Client, *names: str) -> Any:

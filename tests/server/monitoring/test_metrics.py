@@ -144,7 +144,7 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
 
             held: list[Send] = []
             with monkeypatch.context() as patch:
-                patch.setattr(follower.fetch_client, "send", held.append)
+                patch.setattr(follower.senders.fetches, "send", held.append)
                 await client.produce(batch, acks=1)
                 await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrshrinks_total", 1))
                 result = await scrape(leader)
@@ -154,7 +154,7 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
                 assert result["kafka_server_replicafetchermanager_maxlag",] == 3
                 assert result["kafka_server_fetcherlagmetrics_consumerlag", "topic", "0", str(follower.id)] == 3
             for effect in held:
-                follower.fetch_client.send(effect)
+                follower.senders.fetches.send(effect)
             await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrexpands_total", 1))
             result = await scrape(leader)
             assert result["kafka_server_replicamanager_underreplicatedpartitions",] == 0

@@ -43,7 +43,8 @@ class Echo:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.seen: list[RequestContext] = []
-        self.server = Server(self.take, limits or Limits(1 << 20, 100, 1 << 20))
+        self.server = Server(limits or Limits(1 << 20, 100, 1 << 20))
+        self.server.serve(self.take)
         self.address = self.server.listen(ANYWHERE)
 
     def take(self, exchange: RequestContext, frame: Frame) -> None:
@@ -85,6 +86,20 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
         echo.server.close()
 
     run(work)
+
+
+def test_a_request_before_the_server_serves_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        server = Server(Limits(1 << 20, 100, 1 << 20))
+        address = server.listen(ANYWHERE)
+        with socket.create_connection((address.host, address.port)) as sock:
+            sock.sendall(request(1))
+            sock.setblocking(False)
+            assert await receive(sock, 1) == b""
+        server.close()
+
+    run(work)
+    assert caplog.text == ""
 
 
 def test_a_request_may_come_byte_by_byte() -> None:
@@ -463,7 +478,8 @@ def test_other_holders_of_memory_close_no_connection() -> None:
         limit = 4 << 20
         account = MemoryAccount(limit)
         account.held["producer_ids"] = limit
-        server = Server(lambda exchange, frame: None, Limits(limit, 100, limit), account)
+        server = Server(Limits(limit, 100, limit), account)
+        server.serve(lambda exchange, frame: None)
         address = server.listen(ANYWHERE)
         with contextlib.ExitStack() as stack:
             for _ in range(20):

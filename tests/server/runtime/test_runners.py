@@ -37,6 +37,27 @@ class Core:
         return self.wakeup_ms
 
 
+def unexpected(name: str, error: BaseException) -> None:
+    pytest.fail(f"{name}: {error}")
+
+
+def test_events_before_the_start_wait_for_it() -> None:
+    async def work() -> None:
+        done: list[Any] = []
+
+        def script(event: Any) -> effects.Steps[None]:
+            done.append((event, (yield effects.StateChange("info", "x"))))
+
+        runner = SyncCoreRunner("test", Core(script), unexpected)
+        runner.put(FIRST)
+        runner.put(SECOND)
+        assert done == []
+        runner.start(lambda effect: "answer", lambda: None)
+        assert done == [(FIRST, "answer"), (SECOND, "answer")]
+
+    run(work)
+
+
 def test_a_step_ends_before_the_next_event_is_stepped() -> None:
     async def work() -> None:
         done: list[Any] = []
@@ -51,7 +72,8 @@ def test_a_step_ends_before_the_next_event_is_stepped() -> None:
                 runner.put(SECOND)  # from within the step of FIRST
             return "answer"
 
-        runner = SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: pytest.fail(str(error)))
+        runner = SyncCoreRunner("test", Core(script), unexpected)
+        runner.start(apply, lambda: None)
         runner.put(FIRST)
         assert done == [("begins", FIRST), "answer", ("ends", FIRST), ("begins", SECOND), "answer", ("ends", SECOND)]
 
@@ -76,9 +98,8 @@ def test_what_follows_from_a_step_comes_before_the_next_step() -> None:
             if done == [FIRST, "after"]:
                 runner.put(LOST)
 
-        runner = SyncCoreRunner(
-            "test", Core(script), lambda effect: runner.put(SECOND), after, lambda name, error: done.append(name)
-        )
+        runner = SyncCoreRunner("test", Core(script), lambda name, error: done.append(name))
+        runner.start(lambda effect: runner.put(SECOND), after)
         runner.put(FIRST)
         assert done == [FIRST, "after", SECOND, "after", LOST, "test"]
 
@@ -100,9 +121,9 @@ def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
             if effect.text == "x":
                 raise StorageError("no")
 
-        SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: pytest.fail(str(error))).put(
-            FIRST
-        )
+        runner = SyncCoreRunner("test", Core(script), unexpected)
+        runner.start(apply, lambda: None)
+        runner.put(FIRST)
         assert len(caught) == 1
 
     run(work)
@@ -120,7 +141,8 @@ def test_a_broken_core_is_stepped_no_more() -> None:
         def apply(effect: Any) -> None:
             raise InvariantError("broken")
 
-        runner = SyncCoreRunner("test", Core(script), apply, lambda: None, lambda name, error: failures.append(name))
+        runner = SyncCoreRunner("test", Core(script), lambda name, error: failures.append(name))
+        runner.start(apply, lambda: None)
         runner.put(FIRST)
         runner.put(SECOND)
         assert (failures, stepped) == (["test"], [FIRST])
@@ -131,9 +153,8 @@ def test_a_broken_core_is_stepped_no_more() -> None:
 def test_a_core_gets_its_tick() -> None:
     async def work() -> None:
         core = Core(lambda event: iter(()))  # type: ignore[arg-type,return-value]
-        runner = SyncCoreRunner(
-            "test", core, lambda effect: None, lambda: None, lambda name, error: pytest.fail(str(error))
-        )
+        runner = SyncCoreRunner("test", core, unexpected)
+        runner.start(lambda effect: None, lambda: None)
         core.wakeup_ms = runner.now_ms() + 20
         runner.put(FIRST)
         while not core.ticks:
@@ -167,10 +188,9 @@ def test_a_core_that_waits_keeps_its_events_in_order() -> None:
             return "answer"
 
         after: list[int] = []
-        runner = AsyncCoreRunner(
-            "test", Core(script), apply, lambda: after.append(len(done)), lambda name, error: pytest.fail(str(error))
-        )
+        runner = AsyncCoreRunner("test", Core(script), unexpected)
         runner.put(FIRST)
+        runner.start(apply, lambda: after.append(len(done)))
         runner.put(SECOND)
         await asyncio.sleep(0.01)
         assert done == []
