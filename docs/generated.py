@@ -33,6 +33,7 @@ from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import ValueType, field_type
 from kreplog.server import settings
 from kreplog.sim import mutations
+from kreplog.tls import TLS_NAMES, TlsSettings
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
 from tests.test_flaws import places
@@ -49,12 +50,12 @@ UNITS = {
 """By words of a setting's name, of which the first that it has counts."""
 
 NOT_OF_KAFKA = {
-    *("coordination", "inter.broker.listener", "inter.broker.key.file", "allow.remote", "metrics.listener"),
+    *("coordination", "inter.broker.listener", "inter.broker.key.file", "allow.plaintext.remote", "metrics.listener"),
     *("max.in.flight.requests.per.connection", "queued.max.bytes.per.connection"),
     *("max.partitions", "max.broker.partitions", "max.producer.ids.per.partition", "log.dir.group"),
     *("server.log.format", "server.log.level", "server.log.max.bytes", "server.log.backups"),
     *("controlled.shutdown.max.wait.ms", "log.stray.retention.ms", "replica.lag.max.bytes"),
-    "transaction.state.log.commit.timeout.ms",
+    *("transaction.state.log.commit.timeout.ms", "ssl.handshake.timeout.ms"),
 }
 """Settings that a broker of Kafka 3.9 does not have under this name."""
 
@@ -66,6 +67,10 @@ KAFKA_DEFAULTS = {
     "log.dirs": "/tmp/kafka-logs (log.dir)",
     "queued.max.request.bytes": "-1: no limit",
     "max.connections": "2147483647",
+    "ssl.keystore.type": "JKS",
+    "ssl.truststore.type": "JKS",
+    "max.connections.per.ip.overrides": '""',
+    "ssl.cipher.suites": "null: those of Java",
     "default.replication.factor": "1",
     "num.recovery.threads.per.data.dir": "1 (2 from Kafka 4.0 on)",
     "log.flush.offset.checkpoint.interval.ms": "60000",
@@ -238,7 +243,7 @@ def _value(value: Any) -> str:
     if value == "":
         return '""'
     if isinstance(value, tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(settings.entry_text, value)) or "none"
     return f"{value} (no limit)" if value == 2**63 - 1 else str(value)
 
 
@@ -282,6 +287,7 @@ def _broker_settings() -> str:
         (settings.OF_LOGS, described(LogConfig.__doc__ or "")),
         (settings._GROUPS, described(GroupConfig.__doc__ or "")),
         (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
+        (TLS_NAMES, described(TlsSettings.__doc__ or "")),
     )
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []

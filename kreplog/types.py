@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -268,13 +269,47 @@ class LeaderAndIsr(NamedTuple):
     flush_every_record: bool = False
 
 
+class SecurityProtocol(IntEnum):
+    """Kafka's security protocols of listeners, by their numbers in UpdateMetadata: SSL is TLS, SASL_ authenticates."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether its connections are TLS."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether its connections begin with SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+DEFAULT_LISTENER = SecurityProtocol.PLAINTEXT.name
+"""The name of listeners that are given without one."""
+
+
+class Endpoint(NamedTuple):
+    """Where clients reach a broker by its listener of that name, which is upper-case."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: SecurityProtocol
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
 
-    host, port: where clients reach it. stopping: it announced its shutdown. unclean: it came back from a crash in which
-    unflushed data may have been lost. internal: where other brokers reach it, host and port, or the path of a unix
-    socket and 0; None: its registration does not say. directories: ids of the log directories that it has locked.
+    host, port: where clients reach its first listener. endpoints: of all its listeners for clients, the first one
+    too; none if that is PLAINTEXT and the only one, as before there were others. stopping: it announced its
+    shutdown. unclean: it came back from a crash in which unflushed data may have been lost. internal: where other
+    brokers reach it, host and port, or the path of a unix socket and 0; None: its registration does not say.
+    directories: ids of the log directories that it has locked.
     """
 
     id: int
@@ -286,6 +321,30 @@ class BrokerRegistration:
     unclean: bool = False
     internal: tuple[str, int] | None = None
     directories: tuple[str, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def at(self, listener: str) -> BrokerRegistration | None:
+        """The broker with the host and port of its listener of that name; None if it has no such listener."""
+        if not self.endpoints:
+            return self if listener == DEFAULT_LISTENER else None
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                host, port = endpoint.host, endpoint.port
+                return self if (host, port) == (self.host, self.port) else replace(self, host=host, port=port)
+        return None
+
+
+def endpoints_of(broker: BrokerRegistration) -> tuple[Endpoint, ...]:
+    """The endpoints of a broker's listeners for clients, the first one first."""
+    alone = Endpoint(DEFAULT_LISTENER, broker.host, broker.port, SecurityProtocol.PLAINTEXT)
+    return broker.endpoints or (alone,)
+
+
+def named_endpoints(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+    """`endpoints` as a BrokerRegistration has them."""
+    found = tuple(endpoints)
+    alone = len(found) == 1 and found[0].listener == DEFAULT_LISTENER
+    return () if alone and not found[0].security_protocol else found
 
 
 @dataclass(frozen=True, slots=True)

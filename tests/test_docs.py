@@ -247,7 +247,7 @@ class TestGenerated:
             ("broker", "offsets.retention.minutes", ("int", "1 to 2147483647", "10080", "min", "the same")),
             ("broker", "queued.max.request.bytes", ("long", "1048576 to 2^40", "268435456", "bytes", "-1: no limit")),
             ("broker", "log.cleaner.dedupe.buffer.size", ("long", "1024 to 2^40", "134217728", "bytes", "the same")),
-            ("broker", "allow.remote", ("boolean", "true or false", "false", "", "not a setting of Kafka's")),
+            ("broker", "allow.plaintext.remote", ("boolean", "true or false", "false", "", "not a setting of Kafka's")),
             ("broker", "log.cleaner.min.cleanable.ratio", ("double", "0 to 1", "0.5", "", "the same")),
             ("broker", RATE, ("double", "1 to 1.7976931348623157e+308", "none", "bytes/s", f"{MAX_DOUBLE}: no limit")),
             ("broker", "log.dirs", ("list", "texts", "**required**", "", "/tmp/kafka-logs (log.dir)")),

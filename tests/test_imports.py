@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
     "kreplog.closing": set(),
     "kreplog.syncing": set(),
+    "kreplog.tls": {"kreplog.errors"},
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
@@ -97,7 +98,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.replication.epochs": EVERYWHERE,
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
-    "kreplog.core.security": EVERYWHERE,
+    "kreplog.core.security": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,
@@ -122,12 +123,13 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.coord",
         "kreplog.managed_log",
         "kreplog.syncing",
+        "kreplog.tls",
         "kreplog.wire",
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
     # wire encodes and decodes core.messages.
-    "kreplog.client": EVERYWHERE | {"kreplog.wire", "kreplog._native", "kreplog.core.messages"},
+    "kreplog.client": EVERYWHERE | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
     # coord, core: requests to the controller that Kafka's protocol lacks.
     "kreplog.cluster": EVERYWHERE

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, raise_for_error
 from kreplog.client.broker_client import Address, BrokerClient
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
@@ -27,10 +28,11 @@ T = TypeVar("T")
 
 class AdminClient:
     """Sends requests to any broker of a cluster, or to several at once. live: addresses of the live brokers by id, of
-    the last `metadata`."""
+    the last `metadata`. security: as clients of these addresses need it."""
 
-    def __init__(self, runner: asyncio.Runner, servers: Iterable[str]) -> None:
+    def __init__(self, runner: asyncio.Runner, servers: Iterable[str], security: ClientSecurity = PLAINTEXT) -> None:
         self._runner = runner
+        self.security = security
         self._servers = [_address(server) for server in servers]
         self.live: dict[int, Address] = {}
 
@@ -77,7 +79,8 @@ class AdminClient:
 
         failures = []
         for address in dict.fromkeys((*self._servers, *self.live.values())):
-            response = self._runner.run(_send(address, request, CHANGE_TIMEOUT_S if changes else CONNECT_TIMEOUT_S))
+            timeout_s = CHANGE_TIMEOUT_S if changes else CONNECT_TIMEOUT_S
+            response = self._runner.run(self._send(address, request, timeout_s))
             if not isinstance(response, Exception):
                 self._servers = list(dict.fromkeys((address, *self._servers)))
                 return response
@@ -95,7 +98,10 @@ class AdminClient:
         async def send_all() -> dict[int, T]:
             live = [broker_id for broker_id in dict.fromkeys(broker_ids) if broker_id in self.live]
             responses = await asyncio.gather(
-                *(_send(self.live[broker_id], partial(request, broker_id), CONNECT_TIMEOUT_S) for broker_id in live)
+                *(
+                    self._send(self.live[broker_id], partial(request, broker_id), CONNECT_TIMEOUT_S)
+                    for broker_id in live
+                )
             )
             return {
                 broker_id: response
@@ -105,15 +111,16 @@ class AdminClient:
 
         return self._runner.run(send_all())
 
-
-async def _send(address: Address, request: Callable[[BrokerClient], Awaitable[T]], timeout_s: float) -> T | Exception:
-    client = BrokerClient(address, timeout_s)
-    try:
-        return await request(client)
-    except (OSError, TimeoutError, PeerProtocolError) as error:
-        return error
-    finally:
-        client.close()
+    async def _send(
+        self, address: Address, request: Callable[[BrokerClient], Awaitable[T]], timeout_s: float
+    ) -> T | Exception:
+        client = BrokerClient(address, timeout_s, self.security)
+        try:
+            return await request(client)
+        except (OSError, TimeoutError, PeerProtocolError) as error:
+            return error
+        finally:
+            client.close()
 
 
 def _unknown_topics(metadata: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -25,6 +26,7 @@ from kafka.errors import (
 )
 
 from kreplog.client.broker_client import Address
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
 from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
@@ -45,12 +47,12 @@ class TopicRequestError(KreplogError):
     """The cluster refused a request, or did not carry it out in time; the message says which and why."""
 
 
-def reachable_brokers(bootstrap: str, advice: str) -> list[str]:
+def reachable_brokers(bootstrap: str, advice: str, security: ClientSecurity = PLAINTEXT) -> list[str]:
     """The brokers of `bootstrap` ("host:port,...") that respond now. advice: ends the message if none does.
 
     Raises UnreachableError within about CONNECT_TIMEOUT_S, UsageError.
     """
-    return _reachable([_address(text) for text in bootstrap.split(",")], advice)
+    return _reachable([_address(text) for text in bootstrap.split(",")], advice, security)
 
 
 @contextmanager
@@ -101,12 +103,14 @@ def _address(text: str) -> Address:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _reachable(addresses: list[Address], advice: str) -> list[str]:
+def _reachable(addresses: list[Address], advice: str, security: ClientSecurity) -> list[str]:
     """The addresses that have responded by the time that the first does; each is probed in a thread, since an address
     may neither respond nor refuse."""
     results: queue.SimpleQueue[tuple[Address, str | None]] = queue.SimpleQueue()
     for address in addresses:
-        threading.Thread(target=lambda at: results.put((at, _probe(at))), args=(address,), daemon=True).start()
+        threading.Thread(
+            target=lambda at: results.put((at, _probe(at, security))), args=(address,), daemon=True
+        ).start()
     failures = []
     for _ in addresses:
         address, failure = results.get()
@@ -127,12 +131,13 @@ def _text(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _probe(address: Address) -> str | None:
+def _probe(address: Address, security: ClientSecurity) -> str | None:
     """Why no broker can be used at an address; None if one responds."""
     header = RequestHeader(ApiKey.API_VERSIONS, 0, 1, "kreplog")
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     try:
-        with socket.create_connection(address, CONNECT_TIMEOUT_S) as sock:
+        with security.secure(socket.create_connection(address, CONNECT_TIMEOUT_S), address[0], deadline) as sock:
+            sock.settimeout(CONNECT_TIMEOUT_S)
             sock.sendall(b"".join(bytes(part) for part in generic.encode_request(header)))
             (size,) = struct.unpack(">i", _receive(sock, 4, deadline))
             if not 0 < size <= _MAX_RESPONSE_BYTES:
@@ -142,6 +147,10 @@ def _probe(address: Address) -> str | None:
         return f"no response within {CONNECT_TIMEOUT_S:g} s"
     except PeerProtocolError:
         return "what listens there is not a Kafka broker"
+    except ssl.SSLError as error:
+        return f"TLS fails: {error.reason or error}"
+    except ConnectionResetError:
+        return "connection closed: does its listener have another security.protocol?"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None

@@ -7,6 +7,7 @@ import itertools
 from contextlib import suppress
 from typing import Any
 
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import PeerProtocolError
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
@@ -19,7 +20,8 @@ Address = tuple[str, int]
 class BrokerClient:
     """Sends one request at a time to the broker at `address`; the first one connects. timeout_s: of each request."""
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, address: Address, timeout_s: float, security: ClientSecurity = PLAINTEXT) -> None:
+        self._security = security
         self._address = address
         self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -36,7 +38,7 @@ class BrokerClient:
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
-                    self._streams = await asyncio.open_connection(*self._address)
+                    self._streams = await asyncio.open_connection(*self._address, ssl=self._security.context)
                 reader, writer = self._streams
                 writer.writelines(request)
                 await writer.drain()

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.client.broker_client import Address
 from kreplog.client.bulk_errors import UnsupportedBrokerError
+from kreplog.client.security import PLAINTEXT, ClientSecurity, has_input
 from kreplog.errors import ErrorCode, PeerProtocolError, check
+from kreplog.tls import BlockedReadError
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_FRAME_BYTES, FrameReader, RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -68,16 +70,17 @@ Encode = Callable[[RequestHeader], list[Any]]
 class BulkConnection:
     """Connected and negotiated by the constructor, within `timeout_s`."""
 
-    def __init__(self, address: Address, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: Address, client_id: str, timeout_s: float, security: ClientSecurity = PLAINTEXT
+    ) -> None:
         self.address = address
         self._client_id = client_id
         self._correlations = itertools.count(1)
         self._reader = FrameReader(MAX_FRAME_BYTES, trusting=True)
         self._in_flight: deque[RequestHeader] = deque()
         deadline = time.monotonic() + timeout_s
-        self._socket = socket.create_connection(address, timeout_s)
+        self._socket = security.secure(socket.create_connection(address, timeout_s), address[0], deadline)
         try:
-            self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._offered = self._negotiate(deadline)
         except BaseException:
@@ -86,6 +89,11 @@ class BulkConnection:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether `receive` has something although the socket is not readable."""
+        return has_input(self._socket)
 
     @property
     def in_flight(self) -> int:
@@ -115,7 +123,7 @@ class BulkConnection:
             while not responses:
                 try:
                     count = self._socket.recv_into(self._reader.buffer())
-                except BlockingIOError:
+                except (BlockingIOError, BlockedReadError):
                     break
                 if count == 0:
                     raise ConnectionResetError("the broker closed the connection")
@@ -214,8 +222,9 @@ def wait_for(connections: Sequence[BulkConnection], deadline: float) -> list[Bul
     by_fd = {connection.fileno(): connection for connection in connections}
     for fd in by_fd:
         poller.register(fd, select.POLLIN)
-    events = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-    return [by_fd[fd] for fd, _ in events]
+    decrypted = {fd for fd, connection in by_fd.items() if connection.has_input}
+    events = poller.poll(0 if decrypted else max(0.0, deadline - time.monotonic()) * 1000)
+    return [by_fd[fd] for fd in decrypted.union(fd for fd, _ in events)]
 
 
 def close_quietly(connection: BulkConnection | None) -> None:

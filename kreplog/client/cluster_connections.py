@@ -19,6 +19,7 @@ from kreplog.client.bulk_errors import (
     UnsupportedBrokerError,
 )
 from kreplog.client.cluster_metadata import ClusterMetadata
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -34,13 +35,20 @@ class ClusterConnections:
     """Connections to the brokers of a cluster, one for each, made when first used. bootstrap: "host:port,host:port" or
     a list of "host:port"."""
 
-    def __init__(self, bootstrap: str | Iterable[str], client_id: str, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        client_id: str,
+        request_timeout_s: float,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
         servers = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
         self._bootstrap = [parse_address(server) for server in servers]
         if not self._bootstrap:
             raise UsageError("bootstrap names no broker: write host:port, with commas between several")
         self._client_id = client_id
         self._request_timeout_s = request_timeout_s
+        self._security = security
         self._connections: dict[Address, BulkConnection] = {}
         self._answered: Address | None = None
         self.metadata = ClusterMetadata()
@@ -148,7 +156,7 @@ class ClusterConnections:
         timeout_s = min(CONNECT_S, deadline - time.monotonic())
         if timeout_s <= 0:
             raise TimeoutError("no time is left to connect")
-        return BulkConnection(address, self._client_id, timeout_s)
+        return BulkConnection(address, self._client_id, timeout_s, self._security)
 
 
 def check_topic_id(metadata: ClusterMetadata, partition: TopicPartition, topic_id: str) -> None:

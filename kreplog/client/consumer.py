@@ -1,7 +1,7 @@
 """Consumer: records of a cluster's partitions as Arrow columns, without a Python object per record.
 
 A bulk client: the caller says which partitions it reads and from which offsets, and holds on to its positions itself.
-Membership of consumer groups, TLS and SASL are left to the usual Kafka clients.
+Membership of consumer groups and SASL are left to the usual Kafka clients.
 Works with kreplog's brokers and with Apache Kafka.
 """
 
@@ -24,6 +24,7 @@ from kreplog.client.epoch_history import EpochHistory
 from kreplog.client.fetcher import Fetcher, FetchSettings, PartitionFetch
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_lookup import OffsetAndTimestamp, list_offsets
+from kreplog.client.security import ClientSecurity
 from kreplog.closing import Closing
 from kreplog.core.messages import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kreplog.errors import (
@@ -89,7 +90,7 @@ class Consumer(Closing):
     retry_timeout_s: how long leaders are looked for, and brokers tried, before that is an error.
     isolation_level: "read_committed" leaves out records of aborted transactions, and reads no further than the first
     open one (KIP-98). rack: the client's, as broker.rack has it: where brokers select replicas by rack, records come
-    from one there (KIP-392).
+    from one there (KIP-392). security: Kafka's settings security.protocol and ssl.* of a client, by name.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Consumer(Closing):
         client_id: str = "kreplog",
         isolation_level: str = "read_uncommitted",
         rack: str = "",
+        security: Mapping[str, str] | None = None,
     ) -> None:
         if not 0 < piece_bytes <= MAX_PIECE_BYTES:
             raise UsageError(f"piece_bytes = {piece_bytes}: 1 to {MAX_PIECE_BYTES} are possible")
@@ -131,7 +133,7 @@ class Consumer(Closing):
             _isolation_level(isolation_level),
             rack,
         )
-        self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
+        self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s, ClientSecurity.of(security))
         self._epochs = EpochHistory(self._cluster)
         self._busy = threading.Lock()
         self._fetcher: Fetcher | None = None

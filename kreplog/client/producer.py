@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from kreplog.client.bulk_connection import BulkConnection, close_quietly, wait_f
 from kreplog.client.bulk_errors import BrokersUnreachableError, PartitionUnavailableError, ProduceError
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
 from kreplog.client.produce_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
+from kreplog.client.security import ClientSecurity
 from kreplog.closing import Closing
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
@@ -72,7 +73,8 @@ class Producer(Closing):
     compression: "none", "gzip", "snappy", "lz4" or "zstd". batch_bytes: of a batch before compression; a topic's
     max.message.bytes must allow it. max_record_bytes: of one record. request_timeout_s: how long a broker may take for
     a response before its connection is given up. delivery_timeout_s: how long a batch is tried before the producer
-    fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s.
+    fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s. security:
+    Kafka's settings security.protocol and ssl.* of a client, by name.
     """
 
     _transactional_id: str | None = None
@@ -88,6 +90,7 @@ class Producer(Closing):
         delivery_timeout_s: float = 120.0,
         max_block_s: float | None = None,
         client_id: str = "kreplog",
+        security: Mapping[str, str] | None = None,
     ) -> None:
         if max_block_s is None:
             max_block_s = delivery_timeout_s
@@ -98,7 +101,7 @@ class Producer(Closing):
         self._request_timeout_s = request_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
         self._max_block_s = max_block_s
-        self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
+        self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s, ClientSecurity.of(security))
         self._brokers: dict[int, _BrokerProduces] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}

@@ -18,10 +18,11 @@ from kreplog.cluster.files import (
     write_cluster,
 )
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.tls_files import add_certificates, client_properties, with_keystore
 from kreplog.errors import UsageError
 from kreplog.server.settings import parse
 
-_INDIVIDUAL = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack"}
+_INDIVIDUAL = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack", "ssl.keystore.location"}
 
 
 def new_broker_settings(cluster: LocalCluster, brokers: Sequence[int], given: Sequence[str]) -> list[str]:
@@ -54,8 +55,15 @@ def extend(
     the cluster is as before.
     """
     of_brokers = [with_rack(settings, racks.get(broker)) for broker in new]
+    has_tls = client_properties(cluster.directory).exists()
+    if has_tls:
+        of_brokers = [
+            with_keystore(cluster.directory, broker, lines) for broker, lines in zip(new, of_brokers, strict=True)
+        ]
     for broker, lines in zip(new, of_brokers, strict=True):
         check_settings(cluster.directory, broker, lines)
+    if has_tls:
+        add_certificates(cluster.directory, new)
     for broker, port, lines in zip(new, _ports(cluster, len(new), first_port), of_brokers, strict=True):
         write_broker(cluster.directory, broker, port, lines)
     create_cluster_key(cluster.directory)

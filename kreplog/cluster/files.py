@@ -66,7 +66,8 @@ def with_rack(settings: Sequence[str], rack: str | None) -> Sequence[str]:
 
 def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> str:
     home = root / f"broker-{broker}"
-    listeners = [f"{HOST}:{port}"]
+    given = {name for text in settings for name in parse(text)}
+    listeners = [f"SSL://{HOST}:{port}" if "ssl.keystore.location" in given else f"{HOST}:{port}"]
     if len(str(home / "broker.sock")) < _LONGEST_SOCKET_PATH:
         listeners.append(f"unix:{home}/broker.sock")
     lines = [
@@ -74,7 +75,6 @@ def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> 
         f'"listeners" = {json.dumps(listeners)}',
         f'"log.dirs" = {json.dumps([str(home / "data")])}',
     ]
-    given = {name for text in settings for name in parse(text)}
     if "coordination" not in given:
         lines.append(f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}')
     if "inter.broker.key.file" not in given:

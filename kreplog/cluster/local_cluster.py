@@ -2,6 +2,7 @@
 
 <dir>/cluster.json              {"brokers": [ids]}
 <dir>/cluster.key               authenticates brokers to each other on internal TCP listeners
+<dir>/tls/                      of a cluster with TLS: ca.pem, ca.key, broker-<id>.pem, client.pem, client.properties
 <dir>/coordination/             the embedded coordination store
 <dir>/broker-<id>/broker.toml   settings
 <dir>/broker-<id>/data/         log directory
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kreplog.client.broker_client import BrokerClient
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.cluster import log_tail
 from kreplog.cluster.files import (
     check_settings,
@@ -38,10 +40,13 @@ from kreplog.cluster.files import (
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
+from kreplog.cluster.tls_files import client_properties, create_certificates, with_tls
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
+from kreplog.server.listeners import address_text, endpoints
 from kreplog.server.runtime.store import make_store
-from kreplog.server.settings import BrokerSettings, Listener, load
+from kreplog.server.settings import BrokerSettings, load
+from kreplog.types import Endpoint
 
 POLL_S = 0.02
 SESSION_MS = 10_000
@@ -105,12 +110,16 @@ class LocalCluster:
         first_port: int = 9092,
         settings: Sequence[str] = (),
         racks: Mapping[int, str] = MappingProxyType({}),
+        *,
+        tls: bool = False,
     ) -> LocalCluster:
         """Write a new cluster's directory; starts nothing.
 
         first_port: of the first broker, the others get those after it; 0 for any free ports. settings: "name = value"
-        lines of TOML for every broker. racks: broker.rack of brokers, by id. Raises UsageError for a directory that
-        contains a cluster, repeated broker ids, and settings that a broker would refuse; nothing is written then.
+        lines of TOML for every broker. racks: broker.rack of brokers, by id. tls: with listeners of SSL that require
+        clients' certificates, and a private CA's certificates of the brokers and of a client; needs the extra `tls`.
+        Raises UsageError for a directory that contains a cluster, repeated broker ids, and settings that a broker would
+        refuse; nothing is written then.
         """
         root = Path(directory).absolute()
         if not brokers or len(set(brokers)) < len(brokers) or min(brokers) < 0:
@@ -120,13 +129,22 @@ class LocalCluster:
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
         settings = with_offsets_replicas(settings, len(brokers))
         of_brokers = [with_rack(settings, racks.get(broker)) for broker in brokers]
+        if tls:
+            of_brokers = [with_tls(root, broker, lines) for broker, lines in zip(brokers, of_brokers, strict=True)]
         for broker, lines in zip(brokers, of_brokers, strict=True):
             check_settings(root, broker, lines)
+        if tls:
+            create_certificates(root, brokers)
         for broker, port, lines in zip(brokers, ports, of_brokers, strict=True):
             write_broker(root, broker, port, lines)
         create_cluster_key(root)
         write_cluster(root, brokers)
         return cls(root)
+
+    def client_security(self) -> ClientSecurity:
+        """The security of this host's clients: by tls/client.properties, if the cluster has them. Raises UsageError."""
+        path = client_properties(self.directory)
+        return ClientSecurity.from_file(path) if path.exists() else PLAINTEXT
 
     def home(self, broker: int) -> Path:
         """The directory of a broker. Raises UsageError if it is not in this cluster."""
@@ -141,8 +159,8 @@ class LocalCluster:
     def bootstrap(self) -> str:
         """host:port of all brokers whose settings can be read, as bootstrap.servers takes it. Raises UsageError if none
         can."""
-        addresses = [f"{address.host}:{address.port}" for address in map(_address, self._readable().values())]
-        return ",".join(addresses) if addresses else str(_address(self.settings(self.brokers[0])))
+        settings = list(self._readable().values()) or [self.settings(self.brokers[0])]
+        return ",".join(address_text(address.host, address.port) for address in map(_address, settings))
 
     def _readable(self) -> dict[int, BrokerSettings]:
         """The settings of the brokers whose settings can be read."""
@@ -224,7 +242,8 @@ class LocalCluster:
         controller yet; without suspended processes."""
         required = {*brokers, controller} & {*self.brokers}
         running = [broker for broker in sorted(required) if not _is_suspended(read_pid_file(self.home(broker))[0])]
-        known = await asyncio.gather(*(_live_brokers(self.home(broker)) for broker in running))
+        security = self.client_security()
+        known = await asyncio.gather(*(_live_brokers(self.home(broker), security) for broker in running))
         return [broker for broker, live in zip(running, known, strict=True) if not live.issuperset(brokers)]
 
     def _ended(self, broker: int, status: int, before: log_tail.Marks, others: bool) -> ClusterError:
@@ -363,10 +382,10 @@ class LocalCluster:
             return None, set(), str(error)
 
 
-async def _live_brokers(home: Path) -> set[int]:
+async def _live_brokers(home: Path, security: ClientSecurity) -> set[int]:
     """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond."""
     _, host, port = read_pid_file(home)
-    client = BrokerClient((host, port), REQUEST_TIMEOUT_S)
+    client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security)
     try:
         return await client.live_brokers()
     except (OSError, TimeoutError, PeerProtocolError):
@@ -384,9 +403,9 @@ def _progress(status: BrokerStatus) -> str:
     )
 
 
-def _address(settings: BrokerSettings) -> Listener:
-    """The address that clients of a broker use."""
-    return settings.advertised or next(listener for listener in settings.listeners if listener.host)
+def _address(settings: BrokerSettings) -> Endpoint:
+    """The address that clients of a broker's first listener use."""
+    return endpoints(settings.listeners, settings.advertised)[0]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

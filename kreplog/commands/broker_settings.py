@@ -8,7 +8,7 @@ import typer
 
 from kreplog.client.broker_configs import alter_broker_configs, broker_configs
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import AsJson, Bootstrap, OptionalDir, pair, print_json
+from kreplog.commands.options import AsJson, Bootstrap, CommandConfig, OptionalDir, pair, print_json
 from kreplog.errors import UsageError
 
 BrokerId = Annotated[int | None, typer.Option("--id", min=0, help="Id of the broker.")]
@@ -20,11 +20,12 @@ def describe(
     cluster_wide: ClusterWide = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the dynamic configs of a broker, or the cluster-wide default."""
     _require_one(broker_id, cluster_wide)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         configs = broker_configs(admin, broker_id)
     if as_json:
         print_json({"broker": broker_id, "configs": configs})
@@ -44,6 +45,7 @@ def alter(
     ] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Set or delete dynamic configs of a broker, or of all, while they run. If any change is refused, none is applied.
@@ -56,7 +58,7 @@ def alter(
         raise UsageError("nothing to alter: give --config or --delete-config")
     if len(changes) < len(given):
         raise UsageError("give each setting once, in --config or --delete-config")
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         alter_broker_configs(admin, broker_id, changes)
     if as_json:
         print_json({"broker": broker_id, "configs": changes})

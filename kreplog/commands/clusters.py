@@ -13,6 +13,7 @@ from rich.table import Table
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.log_dirs import offline_directories
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
+from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.broker_settings import alter, describe
 from kreplog.commands.connecting import admin_client
@@ -85,16 +86,22 @@ def create(
         list[str] | None, typer.Option("--set", help="A setting of every broker, in TOML: '\"name\" = value'.")
     ] = None,
     racks: Racks = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Listeners with TLS and a private CA's certificates, for trying out.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create the directory of a new cluster, without starting it."""
     broker_ids = ids(brokers)
-    cluster = LocalCluster.create(directory, broker_ids, port, settings or (), racks_in(racks, broker_ids))
+    cluster = LocalCluster.create(directory, broker_ids, port, settings or (), racks_in(racks, broker_ids), tls=tls)
+    properties = client_properties(cluster.directory)
     if as_json:
         facts = {"directory": str(cluster.directory), "brokers": cluster.brokers, "bootstrap": cluster.bootstrap()}
-        print_json(facts)
+        print_json(facts | ({"client_properties": str(properties)} if tls else {}))
     else:
         print(f"{cluster.directory}: brokers {', '.join(map(str, cluster.brokers))} at {cluster.bootstrap()}")
+        if tls:
+            print(f"clients need the certificates in {properties}: --command-config of kreplog's and Kafka's tools")
 
 
 @cluster_app.command()

@@ -19,6 +19,7 @@ from kreplog.client.bootstrap import (
     reachable_brokers,
 )
 from kreplog.client.cluster_connections import ClusterConnections
+from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
 from kreplog.errors import UsageError
@@ -32,38 +33,49 @@ def coordinator_deadline() -> float:
     return time.monotonic() + COORDINATOR_TIMEOUT_S
 
 
-def bootstrap_servers(cluster: Path | None, bootstrap: str | None) -> list[str]:
-    """host:port of the brokers that respond now, of the cluster in a directory or at addresses ("host:port,...").
+def bootstrap_servers(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None
+) -> tuple[list[str], ClientSecurity]:
+    """host:port of the brokers that respond now, of the cluster in a directory or at addresses ("host:port,..."), and
+    how clients connect to them: by the properties in `command_config`, or else by those of the directory.
 
     Raises UnreachableError within about CONNECT_TIMEOUT_S if none does, UsageError.
     """
+    security = PLAINTEXT if command_config is None else ClientSecurity.from_file(command_config)
     if bootstrap is not None:
-        return reachable_brokers(bootstrap, "check the address, and that the brokers are running")
+        return reachable_brokers(bootstrap, "check the address, and that the brokers are running", security), security
     if cluster is None:
         raise UsageError("no cluster given: use --cluster DIR or --bootstrap HOST:PORT, or set KREPLOG_CLUSTER")
     local = LocalCluster(cluster)
     if not any(read_pid_file(local.home(broker))[0] for broker in local.brokers):
         raise UnreachableError(f"no broker of {cluster} is running: start them with `kreplog cluster start {cluster}`")
-    return reachable_brokers(local.bootstrap(), f"see `kreplog cluster status {cluster}`")
+    if command_config is None:
+        security = local.client_security()
+    return reachable_brokers(local.bootstrap(), f"see `kreplog cluster status {cluster}`", security), security
 
 
 @contextmanager
-def admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[AdminClient]:
+def admin_client(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None = None
+) -> Iterator[AdminClient]:
     """A client for requests that client libraries lack. Raises UnreachableError, UsageError."""
-    servers = bootstrap_servers(cluster, bootstrap)
+    servers, security = bootstrap_servers(cluster, bootstrap, command_config)
     with asyncio.Runner() as runner:
-        yield AdminClient(runner, servers)
+        yield AdminClient(runner, servers, security)
 
 
 @contextmanager
-def kafka_admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdminClient]:
+def kafka_admin_client(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None
+) -> Iterator[KafkaAdminClient]:
     """kafka-python's client; its errors become TopicRequestErrors. Raises UnreachableError, UsageError."""
-    servers = bootstrap_servers(cluster, bootstrap)
+    servers, security = bootstrap_servers(cluster, bootstrap, command_config)
     with kafka_errors():
         admin = KafkaAdminClient(
             bootstrap_servers=servers,
             bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
             request_timeout_ms=ADMIN_TIMEOUT_MS + 5000,
+            **security.of_kafka_python(),
         )
         try:
             yield admin
@@ -72,9 +84,12 @@ def kafka_admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[
 
 
 @contextmanager
-def cluster_connections(cluster: Path | None, bootstrap: str | None) -> Iterator[ClusterConnections]:
+def cluster_connections(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None
+) -> Iterator[ClusterConnections]:
     """Connections for requests to leaders and coordinators. Raises UnreachableError, UsageError."""
-    connections = ClusterConnections(bootstrap_servers(cluster, bootstrap), "kreplog", ADMIN_TIMEOUT_MS / 1000)
+    servers, security = bootstrap_servers(cluster, bootstrap, command_config)
+    connections = ClusterConnections(servers, "kreplog", ADMIN_TIMEOUT_MS / 1000, security)
     try:
         yield connections
     finally:

@@ -20,12 +20,14 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.errors import CommitFailedError
 
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, kafka_errors
+from kreplog.client.security import ClientSecurity
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.options import (
     App,
     AsJson,
     Bootstrap,
+    CommandConfig,
     Isolation,
     IsolationLevel,
     OptionalDir,
@@ -84,6 +86,7 @@ def consume(
     ] = "\t",
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the committed records of a topic, one on each line, until Ctrl-C, --max-messages or --timeout."""
@@ -92,9 +95,9 @@ def consume(
     if group is not None and (offset is not None or timestamp is not None or partition):
         raise UsageError("--group excludes --offset, --timestamp and --partition: the group has offsets and partitions")
     time_ms = None if timestamp is None else milliseconds("--timestamp", timestamp)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         existing = admin.partitions_of(topic, partition or ())
-        servers = admin.addresses
+        servers, security = admin.addresses, admin.security
     numbers = sorted(set(partition)) if partition else existing
     if offset is not None and len(numbers) > 1:
         raise UsageError(
@@ -104,7 +107,7 @@ def consume(
     with (
         kafka_errors(),
         Interruption() as interruption,
-        _consumer(servers, group, from_beginning, isolation_level) as consumer,
+        _consumer(servers, security, group, from_beginning, isolation_level) as consumer,
     ):
         if group is None:
             assigned = [KafkaPartition(topic, number) for number in numbers]
@@ -119,7 +122,11 @@ def consume(
 
 @contextmanager
 def _consumer(
-    servers: list[str], group: str | None, from_beginning: bool, isolation_level: IsolationLevel
+    servers: list[str],
+    security: ClientSecurity,
+    group: str | None,
+    from_beginning: bool,
+    isolation_level: IsolationLevel,
 ) -> Iterator[Any]:
     """A consumer that commits only when it is called to; without a group its partitions are assigned by hand."""
     reset = "earliest" if from_beginning else "latest"
@@ -132,6 +139,7 @@ def _consumer(
         allow_auto_create_topics=False,
         metrics_enabled=False,
         isolation_level=isolation_level.value,
+        **security.of_kafka_python(),
     )
     try:
         yield consumer

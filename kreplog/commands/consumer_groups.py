@@ -31,6 +31,7 @@ from kreplog.commands.options import (
     App,
     AsJson,
     Bootstrap,
+    CommandConfig,
     OptionalDir,
     counted,
     milliseconds,
@@ -62,12 +63,13 @@ def list_all(
     ] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """List the groups with their states and types."""
     states = _chosen("--state", "state", state, STATES)
     types = _chosen("--type", "type", type_, (CLASSIC, CONSUMER))
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         groups = [
             each
             for each in list_groups(connections, coordinator_deadline())
@@ -93,9 +95,15 @@ def _chosen(option: str, noun: str, given: Sequence[str] | None, known: Sequence
 
 
 @group_app.command()
-def describe(group: GroupId, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+def describe(
+    group: GroupId,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a group's state and members, and committed offset, log end and lag of each partition."""
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         described = describe_group(connections, group, coordinator_deadline())
         committed = committed_offsets(connections, group, coordinator_deadline())
         if described.state == DEAD and not committed:
@@ -216,6 +224,7 @@ def reset_offsets(
     ] = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show, or with --execute commit, offsets from which a group without members is to continue.
@@ -225,7 +234,7 @@ def reset_offsets(
     if bool(topic) == all_topics:
         raise UsageError("give either --topic or --all-topics")
     requested = [_topic_and_partitions(text) for text in topic or ()]
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         described = describe_group(connections, group, coordinator_deadline())
         if described.members or described.state not in ("Empty", DEAD):
             raise UsageError(
@@ -308,11 +317,12 @@ def delete(
     groups: Annotated[list[str], typer.Argument(help="Ids of the groups.")],
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete groups without members, with their committed offsets."""
     deleted: list[str] = []
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         for group in dict.fromkeys(groups):
             try:
                 delete_group(connections, group, coordinator_deadline())

@@ -70,6 +70,13 @@ OptionalDir = Annotated[
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers to connect to, as in host1:9092,host2:9092.")
 ]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        help="Properties of the connection, such as security.protocol=SSL and ssl.truststore.location=PATH.",
+    ),
+]
 Racks = Annotated[
     str | None,
     typer.Option("--racks", help="Racks of brokers, as in 0=a,1=b: replicas of a partition are spread over racks."),

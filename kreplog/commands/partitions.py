@@ -22,7 +22,7 @@ from kreplog.client.leader_election import ElectionResult, elect_leaders
 from kreplog.client.reassignment import Progress, Targets
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
 from kreplog.types import NO_LEADER, ElectionType, TopicPartition, check_topic
 
@@ -46,6 +46,7 @@ def reassign(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done, and show progress.")] = True,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Reassign partitions to brokers. Without arguments, wait for the ongoing reassignments.
@@ -55,7 +56,7 @@ def reassign(
     targets = _from_file(file) if file is not None else _from_words(words or [], cancel)
     if file is not None and words:
         raise UsageError("give either --file or a topic and its partitions")
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         if cancel:
             targets = dict.fromkeys(_to_cancel(admin, targets, words))
         carry_out(admin, targets, wait=wait, as_json=as_json)
@@ -225,12 +226,13 @@ def elect_preferred(
     topics: Annotated[list[str] | None, typer.Argument(help="Topics (default: all).")] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Elect the preferred replica, the first of those assigned, as leader of every partition."""
     for topic in topics or ():
         check_topic(topic)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         partitions = _partitions_of(admin, topics or None)
         result = elect_leaders(admin, ElectionType.PREFERRED, partitions)
     unchanged = len(partitions) - len(result.elected) - len(result.failed)
@@ -265,6 +267,7 @@ def elect_unclean(
     execute: Annotated[bool, typer.Option("--execute", help="Elect; without, print what would be done.")] = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Elect a live replica, in sync or not, as leader of partitions without one. Committed records may be lost.
@@ -272,7 +275,7 @@ def elect_unclean(
     For partitions whose in-sync replicas will not return. Whatever the leader lacks is deleted from the others.
     """
     check_topic(topic)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         partitions = _partitions_of(admin, [topic])
         unknown = sorted(set(numbers or ()) - {partition.partition for partition in partitions})
         if unknown:

@@ -20,7 +20,7 @@ from kafka import codec as codecs
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, TopicRequestError, kafka_errors
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE, Interruption
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
 from kreplog.types import Codec
 
@@ -63,15 +63,16 @@ def produce(
     ] = 30,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Produce a record for each line of a file or stdin. Exits with status 1 if any is not acknowledged."""
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
     _check_codec(compression)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         admin.partitions_of(topic, [] if partition is None else [partition])
-        servers = admin.addresses
+        servers, security = admin.addresses, admin.security
     separator = None if key_separator is None else key_separator.encode()
     with kafka_errors(), _lines(file) as lines, Interruption() as interruption:
         producer = KafkaProducer(
@@ -88,6 +89,7 @@ def produce(
             max_block_ms=int(timeout * 1000),
             allow_auto_create_topics=False,
             metrics_enabled=False,
+            **security.of_kafka_python(),
         )
         sending = Sending(lambda key, value: producer.send(topic, value, key, partition=partition))
         try:

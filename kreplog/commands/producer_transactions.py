@@ -9,7 +9,7 @@ import typer
 
 from kreplog.client.transaction_admin import abort_transaction, describe_transaction, list_transactions
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, print_json, printable
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json, printable
 from kreplog.errors import UsageError
 
 transaction_app = App("List, describe and abort transactions.")
@@ -18,9 +18,14 @@ TransactionalId = Annotated[str, typer.Argument(help="Transactional id of the pr
 
 
 @transaction_app.command("list")
-def list_all(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+def list_all(
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """List the transactional ids with their states."""
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         found = list_transactions(connections, coordinator_deadline())
     if as_json:
         print_json({"transactions": [each._asdict() for each in found]})
@@ -31,10 +36,14 @@ def list_all(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: 
 
 @transaction_app.command()
 def describe(
-    transactional_id: TransactionalId, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False
+    transactional_id: TransactionalId,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the state of a transactional id, its producer, and the partitions of its open transaction."""
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         found = describe_transaction(connections, transactional_id, coordinator_deadline())
     if found is None:
         raise _no_such_id(transactional_id)
@@ -49,9 +58,14 @@ def describe(
 
 
 @transaction_app.command()
-def abort(transactional_id: TransactionalId, cluster: OptionalDir = None, bootstrap: Bootstrap = None) -> None:
+def abort(
+    transactional_id: TransactionalId,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
     """Abort the open transaction of a transactional id; its producer is fenced and has to begin again."""
-    with cluster_connections(cluster, bootstrap) as connections:
+    with cluster_connections(cluster, bootstrap, command_config) as connections:
         found = describe_transaction(connections, transactional_id, coordinator_deadline())
         if found is None:
             raise _no_such_id(transactional_id)

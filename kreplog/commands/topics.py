@@ -17,7 +17,7 @@ from kreplog.client.topic_configs import alter_topic_configs, create_partitions,
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
 from kreplog.commands.health import degraded_partitions
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, pair, print_json
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
 
@@ -39,13 +39,14 @@ def create(
     config: Configs = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic, and wait until its partitions have leaders."""
     check_topic(name)
     configs = dict(pair("--config", text) for text in config or ())
     topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
-    with kafka_admin_client(cluster, bootstrap) as admin:
+    with kafka_admin_client(cluster, bootstrap, command_config) as admin:
         response = admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
     raise_for_error("topic", name, SimpleNamespace(**response["topics"][0]))
     if as_json:
@@ -55,9 +56,14 @@ def create(
 
 
 @topic_app.command("list")
-def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+def list_topics(
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """List the topics."""
-    with kafka_admin_client(cluster, bootstrap) as admin:
+    with kafka_admin_client(cluster, bootstrap, command_config) as admin:
         names = sorted(admin.list_topics())
     if as_json:
         print_json({"topics": names})
@@ -67,10 +73,16 @@ def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_jso
 
 
 @topic_app.command()
-def delete(name: TopicName, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+def delete(
+    name: TopicName,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """Delete a topic with all its records."""
     check_topic(name)
-    with kafka_admin_client(cluster, bootstrap) as admin:
+    with kafka_admin_client(cluster, bootstrap, command_config) as admin:
         response = admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
     raise_for_error("topic", name, SimpleNamespace(**response["topics"][0]))
     if as_json:
@@ -84,11 +96,15 @@ def delete(name: TopicName, cluster: OptionalDir = None, bootstrap: Bootstrap = 
 
 @topic_app.command()
 def describe(
-    name: TopicName, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False
+    name: TopicName,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a topic's settings, its partitions, and the log end offset, high watermark and lag of each replica."""
     check_topic(name)
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         (topic,) = admin.metadata([name]).topics
         raise_for_error("topic", name, topic)
         facts = _facts(admin, topic)
@@ -209,6 +225,7 @@ def alter(
     ] = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Add partitions to a topic, or change its settings. If any change is refused, none is applied."""
@@ -219,7 +236,7 @@ def alter(
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
     if len(changes) < len(given):
         raise UsageError("give each setting once, in --config or --delete-config")
-    with admin_client(cluster, bootstrap) as admin:
+    with admin_client(cluster, bootstrap, command_config) as admin:
         for validate_only in (True, False):
             if changes:
                 alter_topic_configs(admin, name, changes, validate_only)

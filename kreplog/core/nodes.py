@@ -3,7 +3,7 @@
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
     /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal,
-                                                    directories
+                                                    directories, endpoints
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
     /brokers/epochs/[id]/handled                    the last broker epoch that a controller handled, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
@@ -35,7 +35,16 @@ from typing import Any
 
 from kreplog.config import INHERITED, NO_OWN_SETTINGS, TopicConfig
 from kreplog.errors import CoordinationError
-from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
+from kreplog.types import (
+    BrokerRegistration,
+    Endpoint,
+    LeaderAndIsr,
+    Node,
+    SecurityProtocol,
+    TopicPartition,
+    check_partition_number,
+    check_topic_id,
+)
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -211,6 +220,10 @@ def decode_topic(path: str, node: Node) -> TopicNode:
 
 def encode_broker(content: BrokerRegistration) -> bytes:
     """A registration's node, without the epoch, which is the version of `broker_epoch`."""
+    endpoints = [
+        (endpoint.listener, endpoint.host, endpoint.port, endpoint.security_protocol.name)
+        for endpoint in content.endpoints
+    ]
     return _encode(
         {
             "host": content.host,
@@ -221,6 +234,7 @@ def encode_broker(content: BrokerRegistration) -> bytes:
             "internal": content.internal,
             "directories": content.directories,
         }
+        | ({"endpoints": endpoints} if endpoints else {})
     )
 
 
@@ -238,6 +252,10 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
             bool(content["unclean"]),
             None if internal is None else (str(internal[0]), int(internal[1])),
             tuple(map(str, content.get("directories", ()))),
+            tuple(
+                Endpoint(str(listener), str(host), int(port), SecurityProtocol[protocol])
+                for listener, host, port, protocol in content.get("endpoints", ())
+            ),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error

@@ -24,6 +24,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +105,5 @@ def _nonempty_text(value: Any) -> str:
 BOOLEAN = ValueType(ConfigType.BOOLEAN, "true or false", _boolean)
 SHARE = number(0, 1)
 TEXT = ValueType(ConfigType.STRING, "a text that is not empty", _nonempty_text)
+SECRET = replace(TEXT, config_type=ConfigType.PASSWORD)
+"""A text that neither errors nor DescribeConfigs show."""

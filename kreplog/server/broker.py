@@ -27,6 +27,7 @@ from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.api import Api, Host
 from kreplog.server.handlers.topics import TopicViews
+from kreplog.server.listeners import Listener, endpoints
 from kreplog.server.monitoring.counters import EventCounters, Traffic
 from kreplog.server.monitoring.exporter import Exporter
 from kreplog.server.monitoring.health import readiness
@@ -34,6 +35,7 @@ from kreplog.server.monitoring.logs import LogSettings, set_up
 from kreplog.server.monitoring.metrics import CONTENT_TYPE, render
 from kreplog.server.network.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.network.serving import Server
+from kreplog.server.network.tls_listeners import TlsListeners
 from kreplog.server.replication.addresses import BrokerAddresses
 from kreplog.server.replication.senders import make_senders
 from kreplog.server.runtime.core_runners import CoreRunners, make_cores
@@ -58,7 +60,7 @@ from kreplog.server.runtime.starting import (
 )
 from kreplog.server.runtime.store import StoreLink, make_store
 from kreplog.server.runtime.watchdog import Watchdog
-from kreplog.server.settings import BrokerSettings, Listener
+from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage import log_loader
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.coordinator_logs import CoordinatorLogs
@@ -66,7 +68,7 @@ from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
-from kreplog.types import BrokerRegistration
+from kreplog.types import BrokerRegistration, Endpoint, named_endpoints
 from kreplog.wire import transaction_records
 
 _log = logging.getLogger("kreplog.server")
@@ -75,8 +77,9 @@ _log = logging.getLogger("kreplog.server")
 class Broker:
     """A broker from one start to the next stop. `run` it once; `stop` may be called from the event loop at any time.
 
-    ready: set once it listens. address: of its first client listener. metrics: their HTTP endpoint, once it is ready.
-    restarts: `run` has returned for the process to start the broker again, since a full disk has space.
+    ready: set once it listens. endpoints: of its listeners for clients. address: of the first of them. metrics: their
+    HTTP endpoint, once it is ready. restarts: `run` has returned for the process to start the broker again, since a
+    full disk has space.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -85,6 +88,7 @@ class Broker:
         self.id = settings.broker_id
         self.ready = asyncio.Event()
         self.address: Address = ("", 0)
+        self.endpoints: tuple[Endpoint, ...] = ()
         self.memory = MemoryAccount(settings.max_memory)
         self._stop = asyncio.Event()
         self._may_exit = asyncio.Event()
@@ -110,6 +114,7 @@ class Broker:
             "retention": enforce_retention(logs, self.runners.replicas.put, settings.retention_check_interval_ms),
             "producers": expire_producers(logs, settings.producer_check_interval_ms),
             "disk-space": self._restart_with_disk_space(),
+            "certificates": self.tls.run(),
         }
         if settings.cleaner_enable:
             work["cleaner"] = logs.cleaner.run()
@@ -136,6 +141,7 @@ class Broker:
     async def _start(self) -> None:
         settings = self.settings
         key = None if settings.key_file is None else load_key(settings.key_file)
+        self.tls = TlsListeners(settings)
         files = OpenFiles.of_process()
         files.limit_log_files()
         directories, self._full = open_directories(settings)
@@ -173,9 +179,11 @@ class Broker:
         clients = []
         for listener in settings.listeners:
             with self._named("listeners", listener):
-                clients.append(self.server.listen(listener))
-        first = settings.advertised or next(listener for listener in clients if listener.host)
-        self.address = first.host, first.port
+                own = settings.listener_values.get(listener.name, {})
+                rate = own.get("max.connection.creation.rate")
+                clients.append(self.server.listen(listener, self.tls.of(listener), rate))
+        self.endpoints = endpoints(clients, settings.advertised)
+        self.address = self.endpoints[0].host, self.endpoints[0].port
         with self._named("inter.broker.listener", settings.internal):
             if settings.internal.path:
                 make_private_directory(Path(settings.internal.path).parent)
@@ -207,6 +215,7 @@ class Broker:
             unclean=any(directory.start.may_have_lost for directory in self.hosted.directories),
             internal=(internal.path or internal.host, internal.port),
             directories=tuple(directory.id for directory in self.hosted.directories),
+            endpoints=named_endpoints(self.endpoints),
         )
         self.cores = make_cores(self.settings, self.hosted, registration, self.memory)
         self.manager, self.controller = self.cores.replicas, self.cores.controller
@@ -235,6 +244,7 @@ class Broker:
             settings=settings,
             dynamic=self.dynamic,
             address=self.address,
+            endpoints=self.endpoints,
             manager=self.manager,
             transactions=self.cores.transactions,
             store=self.store,

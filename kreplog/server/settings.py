@@ -6,12 +6,11 @@ lists are comma-separated. All settings are checked before a broker starts.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,25 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
-from kreplog.core.setting_values import BOOLEAN, SHARE, TEXT, ConfigType, ValueType, field_type, integer, number
+from kreplog.core.setting_values import BOOLEAN, SECRET, SHARE, TEXT, ConfigType, ValueType, field_type, integer, number
 from kreplog.errors import UsageError
+from kreplog.server.listeners import (
+    DEFAULT_PROTOCOLS,
+    WILDCARDS,
+    Listener,
+    check_listeners,
+    is_loopback,
+    parse_listener,
+    parse_protocol_map,
+    with_protocols,
+)
+from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
+from kreplog.types import DEFAULT_LISTENER, SecurityProtocol
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
 LONGEST_SOCKET_PATH = 100
 MAX_CLEANER_THREADS = 64
 _MAX_INT32 = 2**31 - 1
-_WILDCARDS = ("0.0.0.0", "::")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """An address to listen on: `host`:`port` (0: any free port), or the unix socket at `path`."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,21 @@ class BrokerSettings:
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
     broker_id: unique in the cluster. rack: for the assignment of replicas (KIP-36).
-    listeners: addresses for clients; by default also a unix socket in the first log directory.
+    listeners: addresses for clients; by default also a unix socket in the first log directory. An entry without a name
+    is of PLAINTEXT.
     log_dirs: log directories, each on a disk of its own.
-    advertised: the address that clients get, if it is not the first listener.
+    advertised: the addresses that clients get by the name of a listener, where they are not its own.
+    protocol_map: the security protocol of each listener, by its name.
     internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
     the first log directory. key_file: the cluster's key, which authenticates connections to an internal TCP listener.
-    allow_remote: allow listeners on other than loopback addresses.
+    allow_plaintext_remote: allow PLAINTEXT listeners, and metrics.listener, on other than loopback addresses.
     session_timeout_ms: time without a heartbeat after which the coordination store ends the broker's registration.
     socket_request_max_bytes: maximum size of a request; a larger one closes its connection.
     max_connections: maximum of client connections; a further one replaces an idle one, or is refused.
+    max_per_ip: maximum of client connections of one IP address; further ones are closed.
+    per_ip_overrides: the same for hosts of their own limit, `HOST:NUMBER`.
+    max_creation_rate: maximum of new client connections in a second, of all listeners or, as a listener's own setting,
+    of that one; further ones wait in the listener's backlog.
     max_idle_ms: time after which an idle connection is closed.
     max_in_flight, max_queued_bytes: limits of a connection, which is not read while it is above them.
     max_memory: bytes held for clients: by connections, of incomplete or unfinished requests and unread responses, and
@@ -86,18 +90,22 @@ class BrokerSettings:
     None for no limit.
     unused: settings that are accepted and without effect, with their values, by name.
     given: names of the settings that the broker was given, the others have their defaults.
+    handshake_timeout_ms: maximum time of a TLS handshake; a slower one ends with its connection.
+    listener_values: settings that a listener has of its own, `listener.name.NAME.SETTING`, by its name and theirs.
+    tls: the settings of TLS of all listeners without their own.
     replication, topic, log, groups, transactions: all settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
     listeners: tuple[Listener, ...]
-    advertised: Listener | None
+    advertised: tuple[Listener, ...]
+    protocol_map: tuple[tuple[str, SecurityProtocol], ...]
     internal: Listener
     key_file: str | None
     log_dirs: tuple[str, ...]
     coordination: str
     rack: str | None
-    allow_remote: bool
+    allow_plaintext_remote: bool
     session_timeout_ms: int
     socket_request_max_bytes: int
     max_in_flight: int
@@ -125,8 +133,14 @@ class BrokerSettings:
     cleaner_threads: int
     cleaner_backoff_ms: int
     cleaner_max_bytes_per_second: float | None
+    handshake_timeout_ms: int
+    max_per_ip: int
+    per_ip_overrides: tuple[tuple[str, int], ...]
+    max_creation_rate: int
     unused: tuple[tuple[str, Any], ...]
     given: frozenset[str]
+    listener_values: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    tls: TlsSettings
     replication: ReplicationConfig
     topic: TopicConfig
     log: LogConfig
@@ -161,22 +175,28 @@ def check(
     """As `load`, with the settings of a file. file: its name in errors."""
     given: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in in_file.items()}
     for key, text in environment.items():
-        name = _ENVIRONMENT.get(key)
+        name = _ENVIRONMENT.get(key) or _listener_variable(key)
         if name is not None:
             given[name] = text, f"the environment ({key})"
     given.update((name, (value, "the command line")) for name, value in overrides.items() if value is not None)
     values: dict[str, Any] = {}
+    listener_values: dict[str, dict[str, Any]] = {}
     for name, (value, source) in given.items():
         if name in RENAMED:
-            raise UsageError(f"{name} in {source} is called {RENAMED[name]}, as in Kafka: rename it there")
-        if name not in SETTINGS:
+            raise UsageError(f"{name} in {source} is called {RENAMED[name]}: rename it there")
+        if name.startswith(_OF_LISTENER):
+            listener, _, setting = name.removeprefix(_OF_LISTENER).partition(".")
+            if setting not in PER_LISTENER:
+                raise UsageError(
+                    f"{name} in {source}: a listener may have these settings of its own: {', '.join(PER_LISTENER)}"
+                )
+            listener_values.setdefault(listener.upper(), {})[setting] = _parsed(name, setting, value, source)
+        elif name in SETTINGS:
+            values[name] = _parsed(name, name, value, source)
+        else:
             raise UsageError(
                 f"{name} in {source} is not a setting of a broker: the settings are {', '.join(sorted(SETTINGS))}"
             )
-        try:
-            values[name] = SETTINGS[name].type.parse(value)
-        except ValueError as error:
-            raise UsageError(f"{name} = {value!r} in {source}: {error}") from error
     missing = [name for name, setting in SETTINGS.items() if setting.default is _REQUIRED and name not in values]
     if missing:
         raise UsageError(
@@ -187,10 +207,13 @@ def check(
         complete["listeners"] += _socket_in(complete["log.dirs"][0])
     if complete["inter.broker.listener"] is None:
         complete["inter.broker.listener"] = _internal_socket(complete)
+    complete["listeners"] = with_protocols(complete["listeners"], complete["listener.security.protocol.map"])
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
         unused=tuple((name, complete[name]) for name in UNUSED),
         given=frozenset(values),
+        listener_values=listener_values,
+        tls=TlsSettings(**{field: complete[name] for name, field in TLS_NAMES.items()}),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in OF_TOPICS.items()}),
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in OF_LOGS.items()}),
@@ -201,6 +224,26 @@ def check(
     _check_internal(settings)
     _check_heartbeats(settings.groups)
     return settings
+
+
+def _parsed(name: str, setting: str, value: Any, source: str) -> Any:
+    """The value of a setting of SETTINGS, which `source` calls `name`. Raises UsageError."""
+    try:
+        return SETTINGS[setting].type.parse(value)
+    except ValueError as error:
+        shown = "(hidden)" if SETTINGS[setting].type.config_type is ConfigType.PASSWORD else repr(value)
+        raise UsageError(f"{name} = {shown} in {source}: {error}") from error
+
+
+def _listener_variable(key: str) -> str | None:
+    """The name of a listener's own setting that a variable of the environment has, whose name ends with its."""
+    prefix = ENVIRONMENT_PREFIX + _OF_LISTENER.replace(".", "_").upper()
+    if key.startswith(prefix):
+        for setting in PER_LISTENER:
+            ending = "_" + setting.replace(".", "_").upper()
+            if key.endswith(ending) and len(key) > len(prefix) + len(ending):
+                return f"{_OF_LISTENER}{key[len(prefix) : -len(ending)]}.{setting}"
+    return None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -248,7 +291,7 @@ def _check_internal(settings: BrokerSettings) -> None:
     if internal.path:
         if not os.path.isabs(internal.path):
             raise UsageError(f"inter.broker.listener = {internal}: the path of a unix socket must begin with /")
-    elif internal.host in _WILDCARDS:
+    elif internal.host in WILDCARDS:
         raise UsageError(
             f"inter.broker.listener = {internal} is not an address that other brokers can connect to: use that of the "
             "network between them"
@@ -261,24 +304,34 @@ def _check_internal(settings: BrokerSettings) -> None:
 
 
 def _check_listeners(settings: BrokerSettings) -> None:
-    """Raise UsageError for a remote listener without allow.remote, or one that clients cannot connect to."""
-    if not any(listener.host for listener in settings.listeners):
-        raise UsageError("listeners must contain a host:port, the address for clients")
+    """Raise UsageError for a remote plaintext listener without allow.plaintext.remote, or one that clients cannot
+    connect to."""
+    check_listeners(settings.listeners, settings.advertised)
+    names = {listener.name for listener in settings.listeners}
+    for name, own in settings.listener_values.items():
+        if name not in names:
+            setting = next(iter(own))
+            raise UsageError(
+                f"{_OF_LISTENER}{name.lower()}.{setting}: listeners have none named {name}, but "
+                f"{', '.join(sorted(names))}"
+            )
     given = [("listeners", listener) for listener in settings.listeners]
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))
     for name, listener in given:
-        if listener.host and not settings.allow_remote and not is_loopback(listener.host):
+        open_to_all = listener.security_protocol is SecurityProtocol.PLAINTEXT
+        if listener.host and open_to_all and not settings.allow_plaintext_remote and not is_loopback(listener.host):
             access = "read and write all topics" if name == "listeners" else "read the metrics"
             raise UsageError(
                 f"{name} = {listener}: {listener.host} is not a loopback address, and whoever connects to it may "
-                f"{access}; set allow.remote = true to allow that"
+                f"{access}; set allow.plaintext.remote = true to allow that"
             )
-    first = next(listener for listener in settings.listeners if listener.host)
-    if settings.advertised is None and first.host in _WILDCARDS:
-        raise UsageError(f"listeners = {first} is not an address that clients can connect to: set advertised.listeners")
-    if settings.advertised is not None and (not settings.advertised.port or settings.advertised.host in _WILDCARDS):
-        raise UsageError(f"advertised.listeners = {settings.advertised} is not an address that clients can connect to")
+
+
+def tls_settings(settings: BrokerSettings, listener: str) -> TlsSettings:
+    """The settings of TLS of the listener of that name: its own over the broker's."""
+    own = settings.listener_values.get(listener, {})
+    return replace(settings.tls, **{TLS_NAMES[name]: value for name, value in own.items() if name in TLS_NAMES})
 
 
 def _check_heartbeats(groups: GroupConfig) -> None:
@@ -299,14 +352,6 @@ def _check_heartbeats(groups: GroupConfig) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can connect to it."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def given_value(settings: BrokerSettings, name: str) -> Any:
     """The value of a setting of SETTINGS: a number, a boolean, None, or else text."""
     for names, config in (
@@ -316,6 +361,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (OF_LOGS, settings.log),
         (_GROUPS, settings.groups),
         (_TRANSACTIONS, settings.transactions),
+        (TLS_NAMES, settings.tls),
     ):
         if name in names:
             return _plain(getattr(config, names[name]))
@@ -326,8 +372,16 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(entry_text, value)) or None
     return str(value) if isinstance(value, Listener) else value
+
+
+def entry_text(part: Any) -> str:
+    """The text of an entry of a list; NAME:VALUE of a pair."""
+    if not isinstance(part, tuple):
+        return str(part)
+    name, value = part
+    return f"{name}:{value.name if isinstance(value, SecurityProtocol) else value}"
 
 
 def default_value(name: str) -> tuple[Any, ...]:
@@ -370,6 +424,16 @@ def _one_of(*allowed: str) -> ValueType:
     return ValueType(ConfigType.STRING, "; ".join(allowed), parse)
 
 
+def _some_of(*allowed: str) -> ValueType:
+    def parse(value: Any) -> tuple[str, ...]:
+        found = _texts(value)
+        if unknown := set(found).difference(allowed):
+            raise ValueError(f"{min(unknown)} is not one of {', '.join(allowed)}")
+        return found
+
+    return ValueType(ConfigType.LIST, ", ".join(allowed), parse)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
@@ -380,22 +444,25 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _listeners(value: Any) -> tuple[Listener, ...]:
-    return tuple(_listener(text) for text in _texts(value))
+    return tuple(parse_listener(text) for text in _texts(value))
 
 
-def _listener(text: str) -> Listener:
-    if text.startswith("unix:") and len(text) > 5:
-        return Listener(path=text[5:])
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is neither host:port (0 to 65535) nor unix:PATH")
-    return Listener(host.removeprefix("[").removesuffix("]"), int(port))
+def _protocol_map(value: Any) -> tuple[tuple[str, SecurityProtocol], ...]:
+    return parse_protocol_map(_texts(value))
+
+
+def _overrides(value: Any) -> tuple[tuple[str, int], ...]:
+    found = [text.rpartition(":") for text in _texts(value)]
+    return tuple((host.removeprefix("[").removesuffix("]"), _LIMIT.parse(limit)) for host, _, limit in found)
+
+
+_LIMIT = integer(0, _MAX_INT32)
 
 
 def _address(value: Any) -> Listener:
     """host:port."""
-    listener = _listener(value) if isinstance(value, str) else Listener()
-    if not listener.host:
+    listener = parse_listener(value) if isinstance(value, str) else Listener()
+    if not listener.host or listener.name != DEFAULT_LISTENER:
         raise ValueError("must be host:port")
     return listener
 
@@ -404,7 +471,10 @@ def _internal(value: Any) -> Listener:
     """host:port or unix:PATH."""
     if not isinstance(value, str):
         raise ValueError("must be host:port or unix:PATH")
-    return _listener(value)
+    listener = parse_listener(value)
+    if listener.name != DEFAULT_LISTENER:
+        raise ValueError("must be host:port or unix:PATH")
+    return listener
 
 
 def _coordination(value: Any) -> str:
@@ -421,18 +491,22 @@ _OWN = {
     "broker.id": "broker_id",
     "listeners": "listeners",
     "advertised.listeners": "advertised",
+    "listener.security.protocol.map": "protocol_map",
     "inter.broker.listener": "internal",
     "inter.broker.key.file": "key_file",
     "log.dirs": "log_dirs",
     "coordination": "coordination",
     "broker.rack": "rack",
-    "allow.remote": "allow_remote",
+    "allow.plaintext.remote": "allow_plaintext_remote",
     "broker.session.timeout.ms": "session_timeout_ms",
     "socket.request.max.bytes": "socket_request_max_bytes",
     "max.in.flight.requests.per.connection": "max_in_flight",
     "queued.max.bytes.per.connection": "max_queued_bytes",
     "queued.max.request.bytes": "max_memory",
     "max.connections": "max_connections",
+    "max.connections.per.ip": "max_per_ip",
+    "max.connections.per.ip.overrides": "per_ip_overrides",
+    "max.connection.creation.rate": "max_creation_rate",
     "max.partitions": "max_partitions",
     "max.broker.partitions": "max_broker_partitions",
     "auto.create.topics.enable": "auto_create_topics",
@@ -454,12 +528,17 @@ _OWN = {
     "log.cleaner.threads": "cleaner_threads",
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",
     "log.cleaner.io.max.bytes.per.second": "cleaner_max_bytes_per_second",
+    "ssl.handshake.timeout.ms": "handshake_timeout_ms",
 }
 UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.cleaner.io.buffer.load.factor": 0.9}
 """Settings that are accepted and without effect, and Kafka's defaults."""
 
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
 OF_TOPICS = SETTINGS_OF_TOPICS | {"log.cleanup.policy": "cleanup_policy"}
+PER_LISTENER = (*TLS_NAMES, "max.connection.creation.rate")
+"""Settings that a listener may have of its own."""
+
+_OF_LISTENER = "listener.name."
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
 OF_LOGS = {
@@ -493,10 +572,14 @@ def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
 SETTINGS: dict[str, _Setting] = {
     "broker.id": _Setting(integer(0, _MAX_INT32), _REQUIRED),
     "listeners": _Setting(
-        ValueType(ConfigType.LIST, "host:port (port 0 to 65535) or unix:PATH", _listeners),
+        ValueType(ConfigType.LIST, "[NAME://]host:port (port 0 to 65535) or [NAME://]unix:PATH", _listeners),
         (Listener("127.0.0.1", 9092),),  # and a unix socket, see _socket_in
     ),
-    "advertised.listeners": _Setting(_ADDRESS, None),
+    "advertised.listeners": _Setting(ValueType(ConfigType.LIST, "[NAME://]host:port", _listeners), ()),
+    "listener.security.protocol.map": _Setting(
+        ValueType(ConfigType.LIST, f"NAME:PROTOCOL, of {', '.join(SecurityProtocol.__members__)}", _protocol_map),
+        DEFAULT_PROTOCOLS,
+    ),
     "inter.broker.listener": _Setting(
         ValueType(ConfigType.STRING, "host:port or unix:PATH", _internal),
         None,  # a unix socket, see _internal_socket
@@ -508,13 +591,16 @@ SETTINGS: dict[str, _Setting] = {
         _REQUIRED,
     ),
     "broker.rack": _Setting(TEXT, None),
-    "allow.remote": _Setting(BOOLEAN, False),
+    "allow.plaintext.remote": _Setting(BOOLEAN, False),
     "broker.session.timeout.ms": _Setting(integer(100, 3_600_000), 9000),
     "socket.request.max.bytes": _Setting(integer(1024, _MAX_INT32), 100 << 20),
     "max.in.flight.requests.per.connection": _Setting(integer(1, 100_000), 100),
     "queued.max.bytes.per.connection": _Setting(integer(1024, 2**40), 64 << 20),
     "queued.max.request.bytes": _Setting(integer(1 << 20, 2**40), 256 << 20),
     "max.connections": _Setting(integer(1, _MAX_INT32), 10_000),
+    "max.connections.per.ip": _Setting(integer(0, _MAX_INT32), _MAX_INT32),
+    "max.connections.per.ip.overrides": _Setting(ValueType(ConfigType.STRING, "HOST:NUMBER", _overrides), ()),
+    "max.connection.creation.rate": _Setting(integer(1, _MAX_INT32), _MAX_INT32),
     "max.partitions": _Setting(integer(1, _MAX_INT32), 200_000),
     "max.broker.partitions": _Setting(integer(1, _MAX_INT32), 50_000),
     "auto.create.topics.enable": _Setting(BOOLEAN, True),
@@ -538,6 +624,17 @@ SETTINGS: dict[str, _Setting] = {
     "log.cleaner.io.max.bytes.per.second": _Setting(number(1, sys.float_info.max), None),
     "log.cleaner.io.buffer.size": _Setting(integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
     "log.cleaner.io.buffer.load.factor": _Setting(SHARE, UNUSED["log.cleaner.io.buffer.load.factor"]),
+    "ssl.keystore.location": _Setting(TEXT, None),
+    "ssl.keystore.type": _Setting(_one_of("PEM"), "PEM"),
+    "ssl.key.password": _Setting(SECRET, None),
+    "ssl.truststore.location": _Setting(TEXT, None),
+    "ssl.truststore.type": _Setting(_one_of("PEM"), "PEM"),
+    "ssl.client.auth": _Setting(_one_of(*CLIENT_AUTH), "none"),
+    "ssl.enabled.protocols": _Setting(_some_of(*PROTOCOLS), tuple(PROTOCOLS)),
+    "ssl.cipher.suites": _Setting(ValueType(ConfigType.LIST, "names of the IANA", _texts), ()),
+    "ssl.endpoint.identification.algorithm": _Setting(_one_of("https", ""), "https"),
+    "ssl.principal.mapping.rules": _Setting(TEXT, "DEFAULT"),
+    "ssl.handshake.timeout.ms": _Setting(integer(10, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(OF_TOPICS, TopicConfig()),
     **_of_config(OF_LOGS, LogConfig()),
@@ -546,7 +643,7 @@ SETTINGS: dict[str, _Setting] = {
 }
 """Every setting of a broker, by Kafka's name."""
 
-RENAMED = {"flush.messages": "log.flush.interval.messages"}
+RENAMED = {"flush.messages": "log.flush.interval.messages", "allow.remote": "allow.plaintext.remote"}
 """Former names, which are refused, so that no setting is lost in silence."""
 
 _ENVIRONMENT = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in (*SETTINGS, *RENAMED)}

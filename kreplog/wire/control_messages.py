@@ -30,7 +30,15 @@ from kreplog.core.messages import (
     UpdateMetadataResponse,
 )
 from kreplog.errors import PeerProtocolError
-from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
+from kreplog.types import (
+    BrokerRegistration,
+    Endpoint,
+    LeaderAndIsr,
+    SecurityProtocol,
+    TopicPartition,
+    endpoints_of,
+    named_endpoints,
+)
 from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.nesting import by_topic
@@ -55,8 +63,8 @@ class _Topic(NamedTuple):
 _SOME_PARTITIONS, _ALL_PARTITIONS = 1, 2
 """Kafka's type of a LeaderAndIsr."""
 
-_FOR_CLIENTS, _INTERNAL = "PLAINTEXT", "INTERNAL"
-"""Names of listeners."""
+_INTERNAL = "INTERNAL"
+"""The name of the endpoint for other brokers, which is the last; a listener for clients may have the same name."""
 
 _DEFAULT_CONFIG = TopicConfig()
 
@@ -368,7 +376,8 @@ def _check_positions(positions: Iterable[int], items: Sequence[Any]) -> None:
 
 
 def _endpoints(broker: BrokerRegistration) -> Iterator[tuple[int, str, str, int]]:
-    yield broker.port, broker.host, _FOR_CLIENTS, 0
+    for listener, host, port, security_protocol in endpoints_of(broker):
+        yield port, host, listener, security_protocol
     if broker.internal is not None:
         host, port = broker.internal
         yield port, host, _INTERNAL, 0
@@ -378,8 +387,11 @@ def _read_brokers(message: Any) -> Iterator[BrokerRegistration]:
     if len(message.registrations) != len(message.live_brokers):
         raise IndexError(f"{len(message.live_brokers)} brokers with {len(message.registrations)} registrations")
     for broker, registration in zip(message.live_brokers, message.registrations, strict=True):
-        endpoint = broker.endpoints[0]
-        internal = next(((other.host, other.port) for other in broker.endpoints if other.listener == _INTERNAL), None)
+        *clients, last = broker.endpoints
+        is_internal = bool(clients) and last.listener == _INTERNAL
+        if not is_internal:
+            clients.append(last)
+        endpoint = clients[0]
         yield BrokerRegistration(
             broker.id,
             registration.broker_epoch,
@@ -388,7 +400,11 @@ def _read_brokers(message: Any) -> Iterator[BrokerRegistration]:
             broker.rack,
             registration.stopping,
             registration.unclean,
-            internal,
+            (last.host, last.port) if is_internal else None,
+            endpoints=named_endpoints(
+                Endpoint(other.listener, other.host, other.port, SecurityProtocol(other.security_protocol))
+                for other in clients
+            ),
         )
 
 

@@ -32,6 +32,9 @@ SCRATCH_BYTES = 64 << 10
 _AT_FIRST = 64 << 10
 _AT_ONCE = 1 << 20
 
+_TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a TLS client."""
+
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")
 
@@ -126,7 +129,8 @@ class FrameReader:
             (size,) = _SIZE.unpack(self._size_bytes)
             self._size_bytes = b""
             if not 0 < size <= self._limit:
-                raise PeerProtocolError(f"a frame of {size} bytes: 1 to {self._limit} are allowed")
+                advice = ": does the client use TLS here?" if size >> 16 == _TLS_HANDSHAKE else ""
+                raise PeerProtocolError(f"a frame of {size} bytes: 1 to {self._limit} are allowed{advice}")
             if len(data) - at >= size:
                 frames.append(bytes(data[at : at + size]))
             else:

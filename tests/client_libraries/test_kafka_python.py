@@ -201,7 +201,7 @@ def test_settings_of_a_broker_are_described(admin: Any) -> None:
     types = {
         "broker.id": "INT",
         "log.retention.ms": "LONG",
-        "allow.remote": "BOOLEAN",
+        "allow.plaintext.remote": "BOOLEAN",
         "log.dirs": "LIST",
         "log.cleaner.min.cleanable.ratio": "DOUBLE",
         "coordination": "STRING",

@@ -221,5 +221,5 @@ def test_addresses_without_a_kafka_broker(
 
 def test_one_reachable_broker_is_enough(cluster: LocalCluster, speaking: Any) -> None:
     silent, reachable = speaking(None), cluster.bootstrap()
-    assert bootstrap_servers(None, f"{silent},{reachable}") == [reachable]
-    assert bootstrap_servers(cluster.directory, None) == [reachable]
+    assert bootstrap_servers(None, f"{silent},{reachable}", None)[0] == [reachable]
+    assert bootstrap_servers(cluster.directory, None, None)[0] == [reachable]

@@ -19,11 +19,12 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.messages import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.server.broker import Broker
+from kreplog.server.listeners import Listener
 from kreplog.server.network import internal, serving
 from kreplog.server.network.internal import Address, Dialer, connect, create_key, load_key
 from kreplog.server.network.peers import Peer
 from kreplog.server.replication.control_sender import control_header
-from kreplog.server.settings import Listener, load
+from kreplog.server.settings import load
 from kreplog.wire import control_messages
 from tests.hostile.test_forged_peers import TP, Outsider, attacked
 from tests.server import brokers as in_process

@@ -121,7 +121,7 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
     net = Net((0, 1, 2))
     try:
         net.make()
-        made = _Spread.create(directory, net.brokers, _PORT, [*settings, '"allow.remote" = true'])
+        made = _Spread.create(directory, net.brokers, _PORT, [*settings, '"allow.plaintext.remote" = true'])
         made.net = net  # type: ignore[attr-defined]
         for broker in net.brokers:
             listeners = [f"{net.address(broker)}:{_PORT}", f"unix:{made.home(broker)}/broker.sock"]

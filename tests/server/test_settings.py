@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kreplog.errors import UsageError
+from kreplog.server.listeners import Listener
 from kreplog.server.runtime.starting import log_config_of
-from kreplog.server.settings import SETTINGS, Listener, check, given_value, load
+from kreplog.server.settings import SETTINGS, check, given_value, load
 
 NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
 
@@ -29,9 +30,9 @@ def test_listeners() -> None:
     settings = load(NEEDED | {"listeners": "127.0.0.1:0,[::1]:9093,unix:/run/k.sock"}, None, {})
     assert settings.listeners == (Listener("127.0.0.1", 0), Listener("::1", 9093), Listener(path="/run/k.sock"))
     remote = NEEDED | {"listeners": ["192.0.2.1:9092"]}
-    with pytest.raises(UsageError, match=r"192\.0\.2\.1 is not a loopback address.*allow\.remote"):
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1 is not a loopback address.*allow\.plaintext\.remote"):
         load(remote, None, {})
-    assert load(remote | {"allow.remote": True}, None, {}).allow_remote
+    assert load(remote | {"allow.plaintext.remote": True}, None, {}).allow_plaintext_remote
 
 
 def test_where_a_broker_listens_unasked_only_its_own_host_reaches() -> None:
@@ -42,14 +43,14 @@ def test_where_a_broker_listens_unasked_only_its_own_host_reaches() -> None:
 
 
 def test_advertised_listeners_must_be_addresses_for_clients() -> None:
-    everywhere = NEEDED | {"listeners": "0.0.0.0:9092", "allow.remote": True}
+    everywhere = NEEDED | {"listeners": "0.0.0.0:9092", "allow.plaintext.remote": True}
     with pytest.raises(UsageError, match=r"set advertised\.listeners"):
         load(everywhere, None, {})
-    assert load(everywhere | {"advertised.listeners": "db1:9092"}, None, {}).advertised == Listener("db1", 9092)
+    assert load(everywhere | {"advertised.listeners": "db1:9092"}, None, {}).advertised == (Listener("db1", 9092),)
     for nowhere in ("0.0.0.0:9092", "db1:0"):
         with pytest.raises(UsageError, match="is not an address that clients can connect to"):
             load(everywhere | {"advertised.listeners": nowhere}, None, {})
-    with pytest.raises(UsageError, match=r"metrics\.listener.*allow\.remote"):
+    with pytest.raises(UsageError, match=r"metrics\.listener.*allow\.plaintext\.remote"):
         load(NEEDED | {"metrics.listener": "[::]:9404"}, None, {})
 
 
@@ -68,7 +69,11 @@ def test_the_internal_listener() -> None:
 
 
 def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> None:
-    several = NEEDED | {"coordination": "zookeeper:zk:2181", "listeners": "192.0.2.1:9092", "allow.remote": True}
+    several = NEEDED | {
+        "coordination": "zookeeper:zk:2181",
+        "listeners": "192.0.2.1:9092",
+        "allow.plaintext.remote": True,
+    }
     with pytest.raises(UsageError, match=r"set inter\.broker\.listener"):
         load(several, None, {})
     assert load(several | {"inter.broker.listener": "unix:/run/k/b.sock"}, None, {}).internal.path == "/run/k/b.sock"
@@ -85,7 +90,7 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
         ("listeners", "localhost", "neither host:port"),
         ("listeners", "unix:/only", "must contain a host:port"),
         ("coordination", "/somewhere", "must be embedded:"),
-        ("allow.remote", "maybe", "must be true or false"),
+        ("allow.plaintext.remote", "maybe", "must be true or false"),
         ("metrics.listener", "unix:/somewhere", "must be host:port"),
         ("server.log.format", "xml", "must be one of json, text"),
         ("replica.fetch.min.bytes", 0, "replica.fetch.min.bytes = 0 in the command line: must be an integer from 1"),

@@ -24,7 +24,7 @@ from kreplog.core.messages import (
     UpdateMetadataResponse,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
-from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, Endpoint, LeaderAndIsr, SecurityProtocol, TopicPartition
 from kreplog.wire import control_messages, generic
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -108,6 +108,14 @@ BROKERS = (
     BrokerRegistration(1, 2, "localhost", 9092, "rack", True, True, ("10.0.0.1", 9093)),
     BrokerRegistration(2, 3, "localhost", 9093, None, internal=("/run/kreplog/broker.sock", 0)),
     BrokerRegistration(3, 4, "localhost", 9094),
+    BrokerRegistration(
+        *(4, 5, "localhost", 9095),
+        internal=("::1", 9096),
+        endpoints=(
+            Endpoint("OUTSIDE", "localhost", 9095, SecurityProtocol.SASL_SSL),
+            Endpoint("INTERNAL", "10.0.0.4", 9097, SecurityProtocol.PLAINTEXT),
+        ),
+    ),
 )
 EXAMPLES: list[control_messages.Request] = [
     LeaderAndIsrRequest(1, 2, 3, STATES, True),

@@ -1,4 +1,4 @@
 """Who a client is and what it may do, without I/O.
 
-principal: the principal of a connection.
+principal: the principal of a connection. distinguished_name, principal_mapping: its name, from a client's certificate.
 """

@@ -64,7 +64,7 @@ from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_poo
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.types import BrokerRegistration, Create
+from kreplog.types import BrokerRegistration, Create, Endpoint, named_endpoints
 from kreplog.wire import (
     consumer_protocol,
     control_messages,
@@ -118,12 +118,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The parts of a broker that Api needs. address: of its first client listener. max_replicas: max.broker.partitions,
-    lowered to what the limit on open files allows. receive: passes a request to its core."""
+    """The parts of a broker that Api needs. address, endpoints: of its client listeners, the first and all.
+    max_replicas: max.broker.partitions, lowered to what the limit on open files allows. receive: passes a request
+    to its core."""
 
     settings: BrokerSettings
     dynamic: DynamicSettings
     address: Address
+    endpoints: tuple[Endpoint, ...]
     manager: ReplicaManager
     transactions: TransactionCoordinator
     store: StoreLink
@@ -149,7 +151,9 @@ class Api:
             host.hosted,
             host.metadata_waits.recently_failed,
             lambda: self._cluster_id,
-            lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
+            lambda: BrokerRegistration(
+                settings.broker_id, -1, *host.address, settings.rack, endpoints=named_endpoints(host.endpoints)
+            ),
             self._missing_topic,
             loop_ms,
         )
@@ -178,12 +182,13 @@ class Api:
             ApiKey.API_VERSIONS: self._api_versions,
         }
         self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted))
-        coordinators = self._coordinators = CoordinatorHandlers(
-            self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
+        self._coordinators = CoordinatorHandlers(
+            self._admin, host.topics, metadata.brokers_at, settings.groups, settings.transactions
         )
         configs = ConfigHandlers(store, host.topics, host.dynamic)
-        self._commands = _commands(self._admin, configs, coordinators, self._producer_ids)
-        known = {*self._handlers, *_ENCODERS, *self._queries, *self._commands}
+        self._commands = _commands(self._admin, configs, self._producer_ids)
+        self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands}
+        known = {*self._handlers, *_ENCODERS, *self._queries, *self._in_tasks}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
@@ -195,7 +200,7 @@ class Api:
             handler = self._add_for_leaders
         if handler is not None:
             handler(context, frame)
-        elif key not in _ENCODERS and key not in self._queries and key not in self._commands:
+        elif key not in _ENCODERS and key not in self._queries and key not in self._in_tasks:
             context.close()
         elif len(frame) <= INLINE_BYTES:
             self._dispatch(context, self._decode(context, frame, self._max_entries(key)))
@@ -252,7 +257,7 @@ class Api:
     def _describe(self, context: RequestContext, request: Any) -> None:
         """Respond from the current state; a large response is built and encoded in a thread."""
         header = context.header
-        entries, make = self._queries[header.api_key](request, header.api_version)
+        entries, make = self._queries[header.api_key](request, header.api_version, context.client.listener)
         if entries <= INLINE_ENTRIES:
             context.respond(generic.encode_response(header, **make()))
         else:
@@ -343,10 +348,16 @@ class Api:
             if key in self._queries:
                 self._describe(context, request)
             else:
-                header, fields = context.header, await self._commands[key](request)
+                header, fields = context.header, await self._carry_out(context, request)
                 large = context.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
                 encode = partial(generic.encode_response, header, **fields)
                 context.respond(await self._in_thread(encode) if large else encode())
+
+    async def _carry_out(self, context: RequestContext, request: Any) -> Fields:
+        key = context.header.api_key
+        if key == ApiKey.FIND_COORDINATOR:
+            return await self._coordinators.find(request, context.client.listener)
+        return await self._commands[key](request)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -433,7 +444,7 @@ class Api:
                 refusal: Sequence[Any] = fetch.encode_response(FetchResponse(error), header)
                 return refusal
             leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
-            live = self._metadata_handlers.brokers
+            live = self._metadata_handlers.brokers_at(context.client.listener)
             nodes = [live[leader] for leader in sorted(leaders) if leader in live]
             frame: list[Any] = fetch.encode_response(response, header, id_of, unknown=unknown, nodes=nodes)
             return frame
@@ -534,25 +545,29 @@ class Api:
             self._cluster_id = node.data.decode()
 
 
-def _queries(metadata: MetadataHandlers, producers: ProducerHandlers) -> dict[int, Callable[[Any, int], Description]]:
-    """Handlers of requests that describe the cluster, by API key; called with a request and its version."""
+def _queries(
+    metadata: MetadataHandlers, producers: ProducerHandlers
+) -> dict[int, Callable[[Any, int, str], Description]]:
+    """Handlers of requests that describe the cluster, by API key; called with a request, its version, and the name of
+    its listener."""
     return {
         ApiKey.METADATA: metadata.metadata,
-        ApiKey.DESCRIBE_CLUSTER: lambda request, version: metadata.cluster(),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version: metadata.topic_partitions(request),
-        ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
-        ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
-        ApiKey.DESCRIBE_PRODUCERS: lambda request, version: producers.describe(request),
+        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener: metadata.cluster(listener),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version, listener: metadata.topic_partitions(
+            request, listener
+        ),
+        ApiKey.DESCRIBE_CONFIGS: lambda request, version, listener: metadata.configs(request),
+        ApiKey.DESCRIBE_LOG_DIRS: lambda request, version, listener: metadata.log_dirs(request),
+        ApiKey.DESCRIBE_PRODUCERS: lambda request, version, listener: producers.describe(request),
     }
 
 
 def _commands(
-    admin: AdminHandlers, configs: ConfigHandlers, coordinators: CoordinatorHandlers, producer_ids: ProducerIdHandlers
+    admin: AdminHandlers, configs: ConfigHandlers, producer_ids: ProducerIdHandlers
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
         ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
-        ApiKey.FIND_COORDINATOR: coordinators.find,
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
         ApiKey.CREATE_PARTITIONS: admin.create_partitions,

@@ -28,25 +28,26 @@ CREATION_S = 10.0
 
 
 class CoordinatorHandlers:
-    """Handler of FindCoordinator. brokers: returns the live brokers by id."""
+    """Handler of FindCoordinator. brokers_at: returns the live brokers by id, with their addresses at a listener."""
 
     def __init__(
         self,
         admin: AdminHandlers,
         topics: TopicViews,
-        brokers: Callable[[], Mapping[int, BrokerRegistration]],
+        brokers_at: Callable[[str], Mapping[int, BrokerRegistration]],
         groups: GroupConfig,
         transactions: TransactionConfig,
     ) -> None:
         self._admin = admin
         self._topics = topics
-        self._brokers = brokers
+        self._brokers_at = brokers_at
         wanted = internal_topics(groups, transactions)
         self._creations = {key_type: InternalTopicCreation(topic) for key_type, topic in wanted.items()}
         self._locks = {key_type: asyncio.Lock() for key_type in wanted}
 
-    async def find(self, request: object) -> Fields:
-        """FindCoordinator for a group or transactional id, or from version 4 on for several."""
+    async def find(self, request: object, listener: str) -> Fields:
+        """FindCoordinator for a group or transactional id, or from version 4 on for several; `listener`: that of the
+        request, whose address the coordinator gets."""
         key_type = getattr(request, "key_type", GROUP)
         keys = list(dict.fromkeys(getattr(request, "coordinator_keys", None) or ()))
         single = getattr(request, "key", None)
@@ -57,7 +58,7 @@ class CoordinatorHandlers:
             failure = _failure(refusal.error, refusal.error_message)
         if failure is not None:
             return {**failure, "coordinators": [{**failure, "key": key} for key in keys]}
-        leaders, brokers = self._leaders(key_type), self._brokers()
+        leaders, brokers = self._leaders(key_type), self._brokers_at(listener)
         found = [{**self._coordinator(key_type, key, leaders, brokers), "key": key} for key in keys]
         return {**self._coordinator(key_type, single or "", leaders, brokers), "coordinators": found}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.setting_values import ConfigType
 from kreplog.core.topic_settings import Described, described
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
@@ -29,11 +31,15 @@ from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition, endpoints_of
 from kreplog.wire import generic
 
 FIRST_ALLOWING_CREATION = 4
 """Metadata version from which a client says whether topics may be created; earlier ones always may."""
+
+FIRST_LISTENER_NOT_FOUND = 6
+"""Metadata version from which the error is LISTENER_NOT_FOUND where the leader lacks the request's listener, before
+that LEADER_NOT_AVAILABLE. Source: Kafka, MetadataCache.getPartitionMetadata."""
 
 _NO_ID = uuid.UUID(int=0)
 _NO_PARTITIONS: Fields = {"topic_id": _NO_ID, "is_internal": False, "partitions": []}
@@ -43,9 +49,26 @@ Description = tuple[int, Callable[[], Fields]]
 large response can be made in a thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Clients(AdvertisedBrokers):
+    """The brokers that clients of one listener get. without_listener: live brokers that do not have it."""
+
+    without_listener: Collection[int]
+
+    def error_of(self, state: PartitionState, version: int) -> ErrorCode:
+        """The error of a partition in a Metadata response: of one without a leader for these clients."""
+        if self.leader_of(state) != NO_LEADER:
+            return ErrorCode.NONE
+        known = version >= FIRST_LISTENER_NOT_FOUND and state.state.leader in self.without_listener
+        return ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
+
+
 class MetadataHandlers:
-    """Handlers of requests that describe the cluster. cluster_id: returns the id once it is known. own: returns this
-    broker with its address. missing: the error for a topic that does not exist, see AutomaticTopics."""
+    """Handlers of requests that describe the cluster, the brokers by their addresses at the listener of the request.
+
+    cluster_id: returns the id once it is known. own: returns this broker with its addresses. missing: the error for
+    a topic that does not exist, see AutomaticTopics.
+    """
 
     def __init__(
         self,
@@ -72,16 +95,29 @@ class MetadataHandlers:
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Live brokers by id."""
-        return self._for_clients().live
+        """Live brokers by id, with the addresses of their first listeners."""
+        return self._brokers().live
 
-    def _for_clients(self) -> AdvertisedBrokers:
+    def brokers_at(self, listener: str) -> Mapping[int, BrokerRegistration]:
+        """Live brokers by id that have that listener, with its addresses. A listener that no broker has an address of,
+        being a unix socket, stands for the first of this broker's."""
+        return self._for_clients(listener).live
+
+    def _brokers(self) -> AdvertisedBrokers:
         return advertised_brokers(self._metadata, self._recently_failed, self._own, self._now_ms())
+
+    def _for_clients(self, listener: str) -> _Clients:
+        found, own = self._brokers(), self._own()
+        if own.at(listener) is None:
+            listener = endpoints_of(own)[0].listener
+        live = {broker.id: at for broker in found.live.values() if (at := broker.at(listener)) is not None}
+        listed = tuple(at for broker in found.listed if (at := broker.at(listener)) is not None)
+        return _Clients(live, listed, found.live.keys() - live.keys())
 
     # Metadata
 
-    def metadata(self, request: Any, version: int) -> Description:
-        clients, known = self._for_clients(), self._topics.all
+    def metadata(self, request: Any, version: int, listener: str) -> Description:
+        clients, known = self._for_clients(listener), self._topics.all
         fields = {
             "brokers": [_endpoint(broker, "node_id") for broker in clients.listed],
             "cluster_id": self._cluster_id(),
@@ -116,11 +152,11 @@ class MetadataHandlers:
         name: str = topic.name
         return name
 
-    def topic_partitions(self, request: Any) -> Description:
+    def topic_partitions(self, request: Any, listener: str) -> Description:
         """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
 
         Raises PeerProtocolError for a cursor before partition 0."""
-        clients, known, given = self._for_clients(), self._topics.all, request.cursor
+        clients, known, given = self._for_clients(listener), self._topics.all, request.cursor
         cursor = START if given is None else PartitionCursor(given.topic_name, given.partition_index)
         if cursor.partition < 0:
             raise PeerProtocolError(
@@ -150,14 +186,14 @@ class MetadataHandlers:
 
         return limit, make
 
-    def cluster(self) -> Description:
+    def cluster(self, listener: str) -> Description:
         fields: Fields = {
             "error_code": 0,
             "error_message": None,
             "endpoint_type": 1,
             "cluster_id": self._cluster_id() or "",
             "controller_id": self._metadata.controller_id,
-            "brokers": [_endpoint(broker, "broker_id") for broker in self.brokers.values()],
+            "brokers": [_endpoint(broker, "broker_id") for broker in self.brokers_at(listener).values()],
         }
         return 0, lambda: fields
 
@@ -268,7 +304,7 @@ def _description(
 
 
 def _topic(
-    clients: AdvertisedBrokers,
+    clients: _Clients,
     errors: Mapping[str, ErrorCode],
     unknown_id: ErrorCode,
     version: int,
@@ -277,7 +313,7 @@ def _topic(
 ) -> Fields:
     """A topic of a Metadata response; without a view an unknown topic. errors: of unknown topics by name."""
     if view is not None:
-        partitions = [_partition(number, state, clients) for number, state in view.partitions.items()]
+        partitions = [_partition(number, state, clients, version) for number, state in view.partitions.items()]
         return {**_topic_fields(view), "partitions": partitions}
     by_id = _is_by_id(requested)
     name = None if by_id else requested.name
@@ -314,19 +350,18 @@ def _topic_fields(view: TopicView) -> Fields:
     }
 
 
-def _described_partition(number: int, partition: PartitionState, clients: AdvertisedBrokers) -> Fields:
+def _described_partition(number: int, partition: PartitionState, clients: _Clients) -> Fields:
     """A partition of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
     replicas = {"eligible_leader_replicas": list(partition.state.elr), "last_known_elr": []}
-    return {**_partition(number, partition, clients), **replicas}
+    return {**_partition(number, partition, clients, FIRST_LISTENER_NOT_FOUND), **replicas}
 
 
-def _partition(number: int, partition: PartitionState, clients: AdvertisedBrokers) -> Fields:
+def _partition(number: int, partition: PartitionState, clients: _Clients, version: int) -> Fields:
     state = partition.state
-    leader = clients.leader_of(partition)
     return {
-        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
+        "error_code": clients.error_of(partition, version),
         "partition_index": number,
-        "leader_id": leader,
+        "leader_id": clients.leader_of(partition),
         "leader_epoch": state.leader_epoch,
         "replica_nodes": list(partition.replicas),
         "isr_nodes": list(state.isr),
@@ -335,14 +370,19 @@ def _partition(number: int, partition: PartitionState, clients: AdvertisedBroker
 
 
 def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -> Fields:
+    is_secret = setting.config_type == ConfigType.PASSWORD
+
+    def shown(value: Any) -> str | None:
+        return None if is_secret else config_text(value)
+
     return {
         "name": setting.name,
-        "value": config_text(setting.value),
+        "value": shown(setting.value),
         "read_only": not setting.alterable,
         "is_default": setting.source == DEFAULT,
         "config_source": setting.source,
-        "is_sensitive": False,
-        "synonyms": [synonym._asdict() | {"value": config_text(synonym.value)} for synonym in setting.synonyms]
+        "is_sensitive": is_secret,
+        "synonyms": [synonym._asdict() | {"value": shown(synonym.value)} for synonym in setting.synonyms]
         if with_synonyms
         else [],
         "config_type": setting.config_type,

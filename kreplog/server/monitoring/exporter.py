@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from kreplog.server.settings import Listener
+from kreplog.server.listeners import Listener
 
 _log = logging.getLogger("kreplog.server")
 

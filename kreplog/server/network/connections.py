@@ -14,8 +14,10 @@ import logging
 import os
 import socket
 import stat
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -24,9 +26,10 @@ from typing import TYPE_CHECKING
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.managed_log import close_idle_files
+from kreplog.server.listeners import Listener
+from kreplog.server.network.connection_quotas import ConnectionRate
 from kreplog.server.network.internal import socket_name
 from kreplog.server.runtime.pauses import call_paced, has_socket_time
-from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 
 if TYPE_CHECKING:
@@ -64,6 +67,15 @@ Frame = bytes | bytearray
 def is_power_of_two(count: int) -> bool:
     """Whether to log a repeated failure, by its number: the 1st, 2nd, 4th, 8th... only, lest they flood the log."""
     return count & (count - 1) == 0
+
+
+def peer_of(sock: socket.socket) -> str:
+    """Address of the other end of a connection, for log lines."""
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "a closed connection"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
 
 
 def own_bytes(buffers: Iterable[Buffer]) -> int:
@@ -118,8 +130,11 @@ class Connection:
 
     on_frame: called with each whole frame, in order; a PeerProtocolError from it closes the connection. on_closed:
     called once, when either end closes it. memory: charged for its buffers. trusting: as of FrameReader, and long
-    frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock.
+    frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock. max_sends: of
+    calls that send before the event loop serves others; for a plain socket, which buffers what they send, no limit.
     """
+
+    max_sends = sys.maxsize
 
     def __init__(
         self,
@@ -160,11 +175,7 @@ class Connection:
     @property
     def peer(self) -> str:
         """Address of the other end, for log lines."""
-        try:
-            name = self._sock.getpeername()
-        except OSError:
-            return "a closed connection"
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+        return peer_of(self._sock)
 
     @property
     def host(self) -> str:
@@ -302,7 +313,9 @@ class Connection:
     def _flush(self) -> None:
         out = self._out
         try:
-            while out and not self.closed:
+            for _ in range(self.max_sends):
+                if not out or self.closed:
+                    break
                 sent = self._sock.sendmsg([out[i] for i in range(min(len(out), _IOV_MAX))])
                 self.active_at = monotonic()
                 self.queued_bytes -= sent
@@ -362,15 +375,19 @@ def _nothing() -> None:
 
 
 class ListeningSocket:
-    """A listening socket, open until `close`. on_accept: called with every accepted socket.
+    """A listening socket, open until `close`. on_accept: called with every accepted socket. rates: limit how many are
+    accepted; others wait in the backlog.
 
     address: with the actual port if that was 0. Raises StorageError if the path of a unix socket is taken, OSError if
     an address is.
     """
 
-    def __init__(self, address: Listener, on_accept: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self, address: Listener, on_accept: Callable[[socket.socket], None], rates: Sequence[ConnectionRate] = ()
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_accept = on_accept
+        self._rates = () if address.path else rates
         self._failures = 0
         if address.path:
             self._sock = _listen_at_path(Path(address.path))
@@ -378,7 +395,7 @@ class ListeningSocket:
         else:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
             self._sock = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
-            self.address = Listener(address.host, self._sock.getsockname()[1])
+            self.address = replace(address, port=self._sock.getsockname()[1])
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._acceptable)
 
@@ -386,6 +403,10 @@ class ListeningSocket:
         if not has_socket_time(self._loop):
             return
         for _ in range(MAX_ACCEPTS):
+            delay_s = max((rate.delay_s() for rate in self._rates), default=0.0)
+            if delay_s > 0:
+                self._pause(delay_s)
+                return
             try:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -401,10 +422,15 @@ class ListeningSocket:
                         self._failures,
                     )
                 close_idle_files()
-                self._loop.remove_reader(self._sock)
-                self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
+                self._pause(_ACCEPT_PAUSE_S)
                 return
+            for rate in self._rates:
+                rate.accepted()
             self._on_accept(sock)
+
+    def _pause(self, delay_s: float) -> None:
+        self._loop.remove_reader(self._sock)
+        self._loop.call_later(delay_s, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._sock.fileno() >= 0:

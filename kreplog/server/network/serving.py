@@ -19,7 +19,9 @@ from typing import Any
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
+from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
 from kreplog.server.network.connections import (
     Connection,
     ConnectionMemory,
@@ -27,9 +29,13 @@ from kreplog.server.network.connections import (
     ListeningSocket,
     is_power_of_two,
     own_bytes,
+    peer_of,
 )
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
-from kreplog.server.settings import Listener
+from kreplog.server.network.tls_connections import TlsConnection
+from kreplog.server.network.tls_handshakes import TlsHandshakes
+from kreplog.server.network.tls_listeners import TlsListener
+from kreplog.tls import TlsSocket
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
 from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS
@@ -133,25 +139,43 @@ class Limits:
     max_memory: int = 1 << 30
     max_connections: int = 1 << 30
     max_idle_ms: int = 600_000
+    handshake_timeout_ms: int = 10_000
+    max_per_ip: int = 1 << 30
+    per_ip_overrides: tuple[tuple[str, int], ...] = ()
+    max_creation_rate: int = 1 << 30
 
 
 class ClientConnection:
     """A connection that a listener accepted. has_requested: it has sent a whole request. principal: whose it is.
 
-    internal: of another broker, authenticated; only there are inter-broker requests allowed, and its buffers are not
-    charged to the memory that clients share.
+    listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
+    address: as of ConnectionQuotas. internal: of another broker, authenticated; only there are inter-broker
+    requests allowed, and its buffers are not charged to the memory that clients share.
     """
 
-    def __init__(self, sock: socket.socket, server: Server, *, internal: bool = False) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        server: Server,
+        listener: Listener,
+        principal: Principal = ANONYMOUS,
+        *,
+        internal: bool = False,
+        address: str = "",
+    ) -> None:
+        self.address = address
         self.has_requested = False
         self.internal = internal
-        self.principal = ANONYMOUS
+        self.listener = listener.name
+        self.security_protocol = listener.security_protocol
+        self.principal = principal
         self._server = server
         self._in_flight: deque[RequestContext] = deque()
         self._holds = 0
         self._held_bytes = 0
         memory = None if internal else server.memory
-        self._connection = Connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
+        connection = TlsConnection if isinstance(sock, TlsSocket) else Connection
+        self._connection = connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
 
     @property
@@ -255,12 +279,15 @@ class Server:
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
         self.refused = 0
+        self.quotas = ConnectionQuotas(limits.max_per_ip, limits.per_ip_overrides)
+        self._rate = ConnectionRate(limits.max_creation_rate)
         self.refused_peers = 0
         self._listening: list[ListeningSocket] = []
         self._without_request: dict[ClientConnection, None] = {}  # the oldest first
         self._clients: dict[ClientConnection, None] = {}
         self._brokers: dict[ClientConnection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self.tls_handshakes = TlsHandshakes(limits.handshake_timeout_ms / 1000)
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -268,9 +295,13 @@ class Server:
         """Pass the requests of all connections to `handle`."""
         self.handle = handle
 
-    def listen(self, address: Listener) -> Listener:
-        """Open a listener for clients; returns its address with the actual port. Raises OSError, StorageError."""
-        listening = ListeningSocket(address, self._accept)
+    def listen(self, address: Listener, tls: TlsListener | None = None, creation_rate: int | None = None) -> Listener:
+        """Open a listener for clients; returns its address with the actual port. tls: of a listener that encrypts.
+        creation_rate: its own maximum of new connections in a second, beside that of all.
+
+        Raises OSError, StorageError."""
+        rates = (self._rate,) if creation_rate is None else (self._rate, ConnectionRate(creation_rate))
+        listening = ListeningSocket(address, lambda sock: self._accept(sock, address, tls), rates)
         self._listening.append(listening)
         return listening.address
 
@@ -288,7 +319,7 @@ class Server:
         if key is None or at.path:  # a unix socket
             try:
                 check_peer_user(sock)
-                self._add_broker(sock)
+                self._add_broker(sock, at)
             except (OSError, PeerProtocolError) as error:
                 self._refuse_broker(sock, str(at), str(error))
             return
@@ -297,14 +328,14 @@ class Server:
             del self._handshakes[oldest]  # now, since the task ends in a later iteration
             oldest.cancel()
         sock.setblocking(False)
-        task = self._loop.create_task(self._authenticate(sock, key, endpoint_name((at.host, at.port))))
+        task = self._loop.create_task(self._authenticate(sock, key, at))
         self._handshakes[task] = None
         task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
-    async def _authenticate(self, sock: socket.socket, key: bytes, endpoint: str) -> None:
+    async def _authenticate(self, sock: socket.socket, key: bytes, at: Listener) -> None:
         try:
-            await authenticate(sock, ServerHandshake(key, endpoint))
-            self._add_broker(sock)
+            await authenticate(sock, ServerHandshake(key, endpoint_name((at.host, at.port))))
+            self._add_broker(sock, at)
         except (OSError, TimeoutError, PeerProtocolError) as error:
             peer = "a closed connection"
             with suppress(OSError):
@@ -321,20 +352,47 @@ class Server:
             text = "%s: refused at the internal listener: %s; connections refused there since the start: %d"
             _log.warning(text, peer, reason, self.refused_peers)
 
-    def _add_broker(self, sock: socket.socket) -> None:
-        self._brokers[ClientConnection(sock, self, internal=True)] = None
+    def _add_broker(self, sock: socket.socket, at: Listener) -> None:
+        self._brokers[ClientConnection(sock, self, at, internal=True)] = None
         if self._sweep is None:
             self._sweep_later()
 
-    def _accept(self, sock: socket.socket) -> None:
+    def _accept(self, sock: socket.socket, at: Listener, tls: TlsListener | None) -> None:
+        try:
+            address = self.quotas.take(sock)
+        except OSError:  # the client has closed it already
+            sock.close()
+            return
+        if address is None:
+            self._refuse_address(sock)
+        elif tls is None:
+            self._admit(sock, at, ANONYMOUS, address)
+        else:
+            self.tls_handshakes.begin(
+                sock,
+                tls,
+                lambda secured, principal: self._admit(secured, at, principal, address),
+                lambda: self.quotas.release(address),
+            )
+
+    def _refuse_address(self, sock: socket.socket) -> None:
+        refused = self.quotas.refused
+        if is_power_of_two(refused):
+            text = "%s is closed: its address has max.connections.per.ip; closed for that since the start: %d"
+            _log.warning(text, peer_of(sock), refused)
+        sock.close()
+
+    def _admit(self, sock: socket.socket, at: Listener, principal: Principal, address: str) -> None:
         clients = len(self._without_request) + len(self._clients)
         if clients >= self.limits.max_connections and not self._close_idlest():
             sock.close()
+            self.quotas.release(address)
             return
         try:
-            self._without_request[ClientConnection(sock, self)] = None
+            self._without_request[ClientConnection(sock, self, at, principal, address=address)] = None
         except OSError:  # the client has closed it already
             sock.close()
+            self.quotas.release(address)
         if self._sweep is None:
             self._sweep_later()
 
@@ -367,6 +425,7 @@ class Server:
         """A connection is closed."""
         for clients in (self._without_request, self._clients, self._brokers):
             clients.pop(client, None)
+        self.quotas.release(client.address)
 
     def _sweep_later(self) -> None:
         self._sweep = self._loop.call_later(self.limits.max_idle_ms / 4000, self._close_idle)
@@ -392,6 +451,7 @@ class Server:
             listening.close()
         for task in self._handshakes:
             task.cancel()
+        self.tls_handshakes.close()
         for client in [*self._without_request, *self._clients, *self._brokers]:
             client.close()
         if self._sweep is not None:

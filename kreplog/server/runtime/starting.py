@@ -88,6 +88,10 @@ def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
         settings.max_memory,
         _clamped("max.connections", settings.max_connections, files.connections, files),
         settings.max_idle_ms,
+        settings.handshake_timeout_ms,
+        settings.max_per_ip,
+        settings.per_ip_overrides,
+        settings.max_creation_rate,
     )
 
 

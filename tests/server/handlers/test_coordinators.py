@@ -61,10 +61,10 @@ def test_many_keys_of_a_request_are_looked_up_in_the_same_leaders() -> None:
     topics = SimpleNamespace(get=lambda name: SimpleNamespace(name=name, partitions=Partitions(state)))
     live = {number: BrokerRegistration(number, 1, f"host{number}", 9092) for number in range(2)}
     handlers = CoordinatorHandlers(
-        cast(AdminHandlers, None), cast(TopicViews, topics), lambda: live, GroupConfig(), TransactionConfig()
+        cast(AdminHandlers, None), cast(TopicViews, topics), lambda listener: live, GroupConfig(), TransactionConfig()
     )
     keys = [f"group {number}" for number in range(20)]
-    response = asyncio.run(handlers.find(SimpleNamespace(key_type=0, coordinator_keys=keys)))
+    response = asyncio.run(handlers.find(SimpleNamespace(key_type=0, coordinator_keys=keys), "PLAINTEXT"))
     assert [found["key"] for found in response["coordinators"]] == keys
     leaders = [partition_of_group(key, 3) for key in keys]
     assert set(leaders) == {0, 1, 2}

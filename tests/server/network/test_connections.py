@@ -18,11 +18,11 @@ import pytest
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.server.listeners import Listener
 from kreplog.server.network import connections as network
 from kreplog.server.network.connections import Connection, Frame, ListeningSocket
 from kreplog.server.network.peers import Peer
 from kreplog.server.network.serving import Limits, RequestContext, Server
-from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
 from tests.server.loop import run, until

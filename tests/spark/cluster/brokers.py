@@ -37,7 +37,7 @@ class HostedCluster(LocalCluster):
 
 def create(directory: Path, hosts: Mapping[int, Host], python: Path, data: Path) -> HostedCluster:
     """A cluster with a broker on each of the hosts, by broker id. Starts nothing. data: of each, on its own disk."""
-    settings: Sequence[str] = ('"allow.remote" = true', '"log.segment.bytes" = 1000000')
+    settings: Sequence[str] = ('"allow.plaintext.remote" = true', '"log.segment.bytes" = 1000000')
     cluster = HostedCluster.create(directory, list(hosts), PORT, settings)
     assert isinstance(cluster, HostedCluster)
     cluster.hosts, cluster.python = hosts, python

@@ -1,0 +1,73 @@
+"""TlsListeners: the TLS of a broker's listeners: contexts that follow their files, and principals of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NoReturn
+
+from kreplog.core.security.distinguished_name import distinguished_name
+from kreplog.core.security.principal import ANONYMOUS, Principal
+from kreplog.core.security.principal_mapping import PrincipalMapping
+from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.server.listeners import Listener
+from kreplog.server.settings import BrokerSettings, tls_settings
+from kreplog.tls import ReloadedContext, TlsSocket, server_context
+
+_log = logging.getLogger("kreplog.server")
+
+RELOAD_CHECK_S = 1.0
+"""Interval of the checks whether a file of certificates has changed."""
+
+
+class TlsListener:
+    """TLS of one listener: the context of its next handshakes, and the principals of its clients."""
+
+    def __init__(self, context: ReloadedContext, mapping: PrincipalMapping) -> None:
+        self.context = context
+        self._mapping = mapping
+
+    def principal_of(self, sock: TlsSocket) -> Principal:
+        """The principal of a connection after its handshake: ANONYMOUS without a client's certificate.
+
+        Raises PeerProtocolError for a certificate to which no rule applies."""
+        certificate = sock.getpeercert()
+        if not certificate:
+            return ANONYMOUS
+        name = distinguished_name(certificate.get("subject", ()))  # type: ignore[arg-type]  # a name, of nested tuples
+        mapped = self._mapping.name_of(name)
+        if not mapped:
+            raise PeerProtocolError(f"no rule of ssl.principal.mapping.rules applies to the certificate of {name!r}")
+        return Principal(mapped)
+
+
+class TlsListeners:
+    """TLS of the listeners whose security protocol has it. Raises UsageError for settings and files of no use."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._by_name: dict[str, TlsListener] = {}
+        for listener in settings.listeners:
+            if listener.security_protocol.encrypts and listener.name not in self._by_name:
+                self._by_name[listener.name] = _tls_listener(settings, listener)
+
+    def of(self, listener: Listener) -> TlsListener | None:
+        return self._by_name.get(listener.name)
+
+    async def run(self) -> NoReturn:
+        """Reload certificates when their files change; until it is cancelled."""
+        while True:
+            await asyncio.sleep(RELOAD_CHECK_S)
+            for name, tls in self._by_name.items():
+                refused = await asyncio.get_running_loop().run_in_executor(None, tls.context.reload)
+                if refused:
+                    _log.error("listener %s: the former certificates stay in force: %s", name, refused)
+                elif refused is not None:
+                    _log.info("listener %s: new connections get the certificates that are in the files now", name)
+
+
+def _tls_listener(settings: BrokerSettings, listener: Listener) -> TlsListener:
+    own = tls_settings(settings, listener.name)
+    try:
+        return TlsListener(ReloadedContext(server_context, own), PrincipalMapping(own.principal_mapping_rules))
+    except UsageError as error:
+        raise UsageError(f"listeners = {listener}: {error}", path=error.path) from error

@@ -1,0 +1,119 @@
+"""max.connections.per.ip with its overrides, and max.connection.creation.rate."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from kreplog.errors import UsageError
+from kreplog.server.listeners import Listener
+from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
+from kreplog.server.network.serving import Limits, Server
+from tests.certificates import Certificates
+from tests.server.loop import run, until
+from tests.server.network.test_tls import Echo, exchange, trusting
+
+ANYWHERE = Listener("127.0.0.1", 0)
+
+
+async def is_closed(sock: socket.socket) -> bool:
+    """Whether the broker closes it, which it does at once if it does."""
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(0.3):
+            return await loop.sock_recv(sock, 1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_an_address_has_its_maximum_of_connections_until_one_ends() -> None:
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20, max_per_ip=2, per_ip_overrides=(("127.0.0.2", 1),)))
+        address = serving.listen(ANYWHERE)
+
+        def connect(source: str) -> socket.socket:
+            return socket.create_connection((address.host, address.port), source_address=(source, 0))
+
+        first, second, third = (connect("127.0.0.1") for _ in range(3))
+        assert await is_closed(third)
+        assert not await is_closed(second)
+        other = connect("127.0.0.2")
+        assert not await is_closed(other)
+        assert await is_closed(connect("127.0.0.2"))
+        assert (serving.connections, serving.quotas.refused) == (3, 2)
+        first.close()
+        await until(lambda: serving.connections == 2)
+        assert not await is_closed(connect("127.0.0.1"))
+        serving.close()
+
+    run(scenario)
+
+
+def test_handshakes_count_until_they_fail(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+
+    async def scenario() -> None:
+        echo = Echo(certificates, Limits(1 << 20, 100, 1 << 20, max_per_ip=1))
+        half = socket.create_connection(echo.address)
+        await until(lambda: echo.server.tls_handshakes.in_flight == 1)
+        assert await is_closed(socket.create_connection(echo.address))
+        half.sendall(b"neither TLS nor Kafka")
+        await until(lambda: echo.server.tls_handshakes.failed == 1)
+        await exchange(echo, trusting(certificates))
+        await until(lambda: not echo.server.connections)
+        await exchange(echo, trusting(certificates))
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_unix_sockets_have_no_address_and_mapped_addresses_are_those_of_ipv4() -> None:
+    quotas = ConnectionQuotas(1, [("localhost", 2)])
+    first, second = socket.socketpair()
+    assert [quotas.take(first) for _ in range(3)] == ["", "", ""]
+    quotas.release("")
+    first.close()
+    second.close()
+    assert quotas._of.get("127.0.0.1") == 2
+
+
+def test_a_host_that_cannot_be_resolved_is_named() -> None:
+    with pytest.raises(UsageError, match=r"per\.ip\.overrides: no\.such\.host\.invalid cannot be resolved"):
+        ConnectionQuotas(1, [("no.such.host.invalid", 2)])
+
+
+def test_a_rate_lets_as_many_pass_at_once_as_in_a_second() -> None:
+    now_s = [0.0]
+    rate = ConnectionRate(10, lambda: now_s[0])
+    for _ in range(10):
+        assert rate.delay_s() == 0
+        rate.accepted()
+    assert rate.delay_s() == pytest.approx(0.1)
+    now_s[0] += 0.1
+    assert rate.delay_s() == pytest.approx(0, abs=1e-9)
+    rate.accepted()
+    now_s[0] += 100
+    for _ in range(10):
+        assert rate.delay_s() == 0
+        rate.accepted()
+    assert rate.delay_s() > 0
+
+
+def test_connections_above_the_rate_wait_and_are_served() -> None:
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20, max_creation_rate=100))
+        address = serving.listen(ANYWHERE, creation_rate=20)
+        clients = [socket.create_connection((address.host, address.port)) for _ in range(30)]
+        await until(lambda: serving.connections == 20)
+        await until(lambda: serving.connections == 30)
+        for client in clients:
+            client.close()
+        serving.close()
+
+    run(scenario)
