@@ -90,7 +90,7 @@ class Kreplog(Compactor):
 
 
 class KafkaCleaner(Compactor):
-    """A real broker on a copy of the same segments, whose indexes it makes anew. Raises Unavailable."""
+    """A real broker on a copy of the same segments, whose indexes it makes again. Raises Unavailable."""
 
     name = "Apache Kafka, its cleaner"
 

@@ -20,14 +20,18 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kreplog._native.files import error_of
-from kreplog.errors import LogLockedError, NetworkFileSystemWarning, UnsupportedFileSystemError
+from kreplog._native.files import error_of, file_system_type
+from kreplog.errors import LogLockedError, NetworkFileSystemWarning, StorageError, UnsupportedFileSystemError
 
 __all__ = ["HostLock", "Mount", "forgo_copy_on_write", "needs_host_lock", "network_mount_of", "warn_reader"]
 
 HOST_LOCK = "kreplog.lock"
 
 _GET_FLAGS, _SET_FLAGS, _NO_COPY_ON_WRITE = 0x8008_6601, 0x4008_6602, 0x0080_0000  # ioctl_iflags(2)
+
+_TMPFS, _OVERLAY, _BTRFS = 0x0102_1994, 0x794C_7630, 0x9123_683E
+_LOCAL = frozenset([_TMPFS, _OVERLAY, _BTRFS, 0x2FC1_2FC1])
+"""Types, of statfs(2), of local file systems without a disk's device number; the last is ZFS."""
 
 SHARE_LOCKS = frozenset(["ceph", "cifs", "fuse.ceph-fuse", "fuse.glusterfs", "lustre", "nfs", "nfs4", "smb3"])
 """Network file systems whose locks of files hold on all hosts, unless a mount option says otherwise."""
@@ -76,10 +80,10 @@ def network_mount_of(path: str | os.PathLike[str]) -> Mount | None:
         nearest = os.path.abspath(os.fsdecode(path))
         while not os.path.exists(nearest):
             nearest = os.path.dirname(nearest)
-        if os.major(os.stat(nearest).st_dev):
-            return None  # a disk; looking for its mount takes 40 times as long
+        if os.major(os.stat(nearest).st_dev) or file_system_type(nearest) in _LOCAL:
+            return None  # looking for the mount takes 40 times as long
         mount = _mount_of(nearest)
-    except (OSError, AttributeError, KeyError, StopIteration, TypeError, ValueError):
+    except (OSError, StorageError, AttributeError, KeyError, StopIteration, TypeError, ValueError):
         return None
     return mount if mount.is_network else None
 
@@ -115,10 +119,10 @@ def needs_host_lock(path: str | os.PathLike[str]) -> bool:
 def forgo_copy_on_write(directory: str) -> None:
     """Have the files that are made in the directory from now on changed in place, where its file system copies."""
     try:
-        if os.major(os.stat(directory).st_dev):
+        if os.major(os.stat(directory).st_dev) or file_system_type(directory) == _TMPFS:
             return
         file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (OSError, StorageError):
         return  # who opens it next gets the error
     try:
         (flags,) = struct.unpack("i", fcntl.ioctl(file, _GET_FLAGS, bytes(4)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from kreplog import Log, Topic, file_systems
-from kreplog.errors import NetworkFileSystemWarning, UnsupportedFileSystemError
+from kreplog._native.files import file_system_type
+from kreplog.errors import NetworkFileSystemWarning, StorageError, UnsupportedFileSystemError
 from kreplog.file_systems import Mount, needs_host_lock, parse_mount
 
 NFS = (
@@ -78,3 +80,27 @@ def test_a_local_directory(tmp_path: Path) -> None:
     assert not needs_host_lock(tmp_path)
     with Log.open(tmp_path / "t-0"):
         assert not (tmp_path / "t-0" / "kreplog.lock").exists()
+
+
+@pytest.mark.parametrize(("kind", "looks"), [(0x0102_1994, False), (0x794C_7630, False), (0x6969, True)])
+def test_the_mount_is_looked_up_where_a_type_may_be_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, looks: bool
+) -> None:
+    """tmpfs, overlay and NFS, each without a disk's device number."""
+    looked_up: list[str] = []
+
+    def mount_of(path: str) -> file_systems.Mount:
+        looked_up.append(path)
+        return parse_mount(NFS.format("none"))
+
+    monkeypatch.setattr(os, "major", lambda _device: 0)
+    monkeypatch.setattr(file_systems, "file_system_type", lambda _path: kind)
+    monkeypatch.setattr(file_systems, "_mount_of", mount_of)
+    assert (file_systems.network_mount_of(tmp_path) is not None) is looks
+    assert bool(looked_up) is looks
+
+
+def test_a_file_system_has_a_type(tmp_path: Path) -> None:
+    assert file_system_type(str(tmp_path)) > 0
+    with pytest.raises(StorageError, match="cannot find the file system of"):
+        file_system_type(str(tmp_path / "missing"))

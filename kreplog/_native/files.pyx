@@ -22,7 +22,7 @@ from libc.errno cimport (
     EOPNOTSUPP,
     errno,
 )
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_TRUNC, open as c_open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
@@ -61,6 +61,20 @@ cdef extern from *:
         return fcntl(fd, F_FULLFSYNC);
     #endif
     }
+    #if defined(__linux__)
+    #include <sys/statfs.h>
+    static int kreplog_file_system(const char* path, uint32_t* type) {
+        struct statfs found;
+        int result = statfs(path, &found);
+        *type = result == 0 ? (uint32_t) found.f_type : 0;
+        return result;
+    }
+    #else
+    static int kreplog_file_system(const char* path, uint32_t* type) {
+        *type = 0;
+        return 0;
+    }
+    #endif
     static void kreplog_unlock(int fd) {
         flock(fd, LOCK_UN);
     #if defined(F_OFD_SETLK)
@@ -107,6 +121,7 @@ cdef extern from *:
     """
     int kreplog_sync(int fd) noexcept nogil
     int kreplog_sync_file_system(int fd) noexcept nogil
+    int kreplog_file_system(const char* path, uint32_t* type) noexcept nogil
     void kreplog_unlock(int fd) noexcept nogil
     void kreplog_leave(
         const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end
@@ -374,6 +389,20 @@ def sync_file_system(str path not None):
             number = errno
     if number:
         raise storage_error("cannot sync the file system of", path, number)
+
+
+def file_system_type(str path not None):
+    """The type of the file system of `path`, a number of statfs(2); 0 where the system has none. Raises StorageError."""
+    cdef bytes name = os.fsencode(path)
+    cdef const char* given = name
+    cdef uint32_t found = 0
+    cdef int number = 0
+    with nogil:
+        if kreplog_file_system(given, &found) != 0:
+            number = errno
+    if number:
+        raise storage_error("cannot find the file system of", path, number)
+    return found
 
 
 @cython.final
