@@ -81,7 +81,7 @@ ALLOWED: dict[str, set[str]] = {
     # The plan of a rebalance is a rule, which the simulator's scenarios run too.
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.core.controller.rebalance"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.core.controller.rebalance", "kreplog.core.security"},
     # sim: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
@@ -98,7 +98,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.replication.epochs": EVERYWHERE,
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
-    "kreplog.core.security": EVERYWHERE | {"kreplog.core"},
+    "kreplog.core.security": EVERYWHERE | CORE,
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,
@@ -128,13 +128,14 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
-    # wire encodes and decodes core.messages.
-    "kreplog.client": EVERYWHERE | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages"},
+    # wire encodes and decodes core.messages. core.security: ACLs as brokers have them, here and below.
+    "kreplog.client": EVERYWHERE
+    | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.security"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
     # coord, core: requests to the controller that Kafka's protocol lacks.
     "kreplog.cluster": EVERYWHERE
     | {"kreplog.client", "kreplog.server", "kreplog.managed_log"}
-    | {"kreplog.coord", "kreplog.core", "kreplog.core.controller"},
+    | {"kreplog.coord", "kreplog.core", "kreplog.core.controller", "kreplog.core.security"},
     # managed_log: the real log as brokers use it, on which a quarter of the seeds run. wire: coordinators' records.
     "kreplog.sim": EVERYWHERE
     | CORES
@@ -360,6 +361,7 @@ PURE = {
     "functools",
     "hashlib",
     "heapq",
+    "ipaddress",
     "itertools",
     "json",
     "operator",

@@ -40,6 +40,7 @@ _SIMULATED = "the simulator's counterpart of what a broker has"
 _COMMAND = "commands are named by the nouns of `kreplog --help`"
 
 SHARED_MODULES = {
+    "acls": _COMMAND,
     "broker": "the cores of a broker, the process, and " + _SIMULATED,
     "controller": "the core, and the mutations of it",
     "cursors": _COMMAND,

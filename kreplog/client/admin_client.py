@@ -21,7 +21,12 @@ METADATA_VERSION = 12
 CHANGE_TIMEOUT_S = 35.0
 """Time-out of a request that changes the cluster; the broker may wait for the controller first."""
 
-_READ_ONLY = {ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_PARTITION_REASSIGNMENTS}
+_READ_ONLY = {
+    ApiKey.METADATA,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+}
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@
 <dir>/broker-<id>/broker.toml   settings
 <dir>/broker-<id>/data/         log directory
 <dir>/broker-<id>/data.internal/   unix socket for other brokers
-<dir>/broker-<id>/logs/         server.log, state-change.log, console.log
+<dir>/broker-<id>/logs/         server.log, state-change.log, authorizer.log, console.log
 <dir>/broker-<id>/broker.pid    {"pid", "host", "port"}, locked while the process lives: port 0 until it listens
 """
 
@@ -20,8 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from kreplog.cluster.files import (
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
 from kreplog.cluster.tls_files import client_properties, create_certificates, with_tls
+from kreplog.coord.base import Session
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
 from kreplog.server.listeners import address_text, endpoints
@@ -302,14 +303,21 @@ class LocalCluster:
         their replicas have run. Raises UsageError, InvalidPartitionsError, CoordinationError.
         """
         deadline = time.monotonic() + timeout_s
-        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
-            session = store.connect(SESSION_MS)
+        with self.store_session() as session:
             numbers = request_removal(session, topic, keep)
             while True:
                 pending = [number for number in pending_removals(session, topic) if number in numbers]
                 if not pending or time.monotonic() > deadline:
                     return numbers, pending
                 time.sleep(POLL_S)  # a watch would need a thread for an operation that takes milliseconds
+
+    # The coordination store
+
+    @contextmanager
+    def store_session(self) -> Iterator[Session]:
+        """A session with the coordination store, whether brokers run or not. Raises CoordinationError."""
+        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
+            yield store.connect(SESSION_MS)
 
     # Status
 

@@ -1,5 +1,6 @@
 """What Kafka's protocol has no request for, by the coordination store itself: which brokers are registered, and the
-removal of a topic's last partitions, requested from the controller. Source: "Kafka Replication" of Kafka's wiki."""
+removal of a topic's last partitions, requested from the controller; and ACLs, which must exist before the first client
+may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.request_calls import carry_out
+from kreplog.core.security import acl_requests
+from kreplog.core.security.acls import AclBinding, AclFilter
 from kreplog.errors import ErrorCode, NoNodeError, UsageError
 from kreplog.server.runtime.store import children_of
 from kreplog.server.runtime.store_steps import log_note
@@ -42,6 +45,21 @@ def request_removal(session: Session, topic: str, keep: int) -> list[int]:
 def pending_removals(session: Session, topic: str) -> list[int]:
     """The partitions of a topic that are requested to be removed, and are not yet."""
     return carry_out(admin_requests.pending_removals(topic), _SessionCalls(session))
+
+
+def read_acls(session: Session) -> list[AclBinding]:
+    """All ACLs. Raises CoordinationError."""
+    return carry_out(acl_requests.read_acls(), _SessionCalls(session))
+
+
+def create_acls(session: Session, acls: Sequence[AclBinding]) -> None:
+    """Add ACLs. Raises UsageError, CoordinationError."""
+    carry_out(acl_requests.create_acls(acls), _SessionCalls(session))
+
+
+def delete_acls(session: Session, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+    """Delete ACLs, and return those of each filter. Raises CoordinationError."""
+    return carry_out(acl_requests.delete_acls(filters), _SessionCalls(session))
 
 
 class _SessionCalls:

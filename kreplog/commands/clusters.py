@@ -14,6 +14,7 @@ from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.log_dirs import offline_directories
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
 from kreplog.cluster.tls_files import client_properties
+from kreplog.commands.acls import acl_app
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.broker_settings import alter, describe
 from kreplog.commands.connecting import admin_client
@@ -45,6 +46,7 @@ APPS = {
     "partition": partition_app,
     "group": group_app,
     "transaction": transaction_app,
+    "acl": acl_app,
     "produce": produce_app,
     "consume": consume_app,
 }

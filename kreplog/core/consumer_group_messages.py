@@ -77,7 +77,10 @@ class ConsumerGroupHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeRequest:
+    """A request to describe groups. includes_operations: the response has the authorized operations (KIP-430)."""
+
     group_ids: tuple[str, ...]
+    includes_operations: bool = False
 
 
 class MemberType(IntEnum):
@@ -115,7 +118,8 @@ class DescribedConsumer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DescribedConsumerGroup:
     """A group in the response to a ConsumerGroupDescribe. group_epoch: of its members and their subscriptions.
-    assignment_epoch: the group epoch that the target assignment is for."""
+    assignment_epoch: the group epoch that the target assignment is for. authorized_operations: numbers of ACL
+    operations, None where they are not requested."""
 
     group_id: str
     error: ErrorCode
@@ -125,6 +129,7 @@ class DescribedConsumerGroup:
     assignment_epoch: int = 0
     assignor: str = ""
     members: tuple[DescribedConsumer, ...] = ()
+    authorized_operations: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

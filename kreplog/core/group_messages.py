@@ -246,12 +246,13 @@ class OffsetFetchRequest:
 @dataclass(frozen=True, slots=True)
 class FetchedOffsets:
     """The committed offsets of one group. error: of the group; then offsets has none. An offset is NO_OFFSET where none
-    was committed, and for those that are unstable: UNSTABLE_OFFSET_COMMIT."""
+    was committed, and for those that are unstable: UNSTABLE_OFFSET_COMMIT, or refused with an error of their own."""
 
     group_id: str
     error: ErrorCode
     offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...] = ()
     unstable: frozenset[TopicPartition] = frozenset()
+    refused: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +279,10 @@ class OffsetDeleteResponse:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
+    """A request to describe groups. includes_operations: the response has the authorized operations (KIP-430)."""
+
     group_ids: tuple[str, ...]
+    includes_operations: bool = False
 
 
 class DescribedMember(NamedTuple):
@@ -293,7 +297,7 @@ class DescribedMember(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
     """A group in the response to a DescribeGroups. state: of the table in kreplog.core.groups.states; "Dead" for a
-    group that does not exist."""
+    group that does not exist. authorized_operations: numbers of ACL operations, None where they are not requested."""
 
     group_id: str
     error: ErrorCode
@@ -301,6 +305,7 @@ class DescribedGroup:
     protocol_type: str = ""
     protocol: str = ""
     members: tuple[DescribedMember, ...] = ()
+    authorized_operations: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@
     /admin/unclean_leader_election                  JSON list of [topic, partition]
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
+    /acls                                           all ACLs, see core.security.acl_requests
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
     /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
     /latest_producer_id_block                       the first producer id that no broker has allocated, decimal
@@ -59,6 +60,7 @@ PREFERRED_ELECTION = "/admin/preferred_replica_election"
 UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+ACLS = "/acls"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 BROKER_FAILURES = "/broker_failure_notification"

@@ -23,6 +23,7 @@ from pathlib import Path
 from kreplog.core.broker.metadata_waits import MetadataWaits
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import UsageError
+from kreplog.server.authorization.acl_cache import AclCache
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.api import Api, Host
@@ -49,6 +50,7 @@ from kreplog.server.runtime.periodic import (
 )
 from kreplog.server.runtime.starting import (
     RecoveryProgress,
+    authorizer_of,
     cleaner_settings_of,
     freeze_heap,
     keep_freed_memory,
@@ -116,6 +118,8 @@ class Broker:
             "disk-space": self._restart_with_disk_space(),
             "certificates": self.tls.run(),
         }
+        if self.acl_cache is not None:
+            work["acls"] = self.acl_cache.run()
         if settings.cleaner_enable:
             work["cleaner"] = logs.cleaner.run()
         tasks = [self._loop.create_task(each, name=f"kreplog-{name}") for name, each in work.items()]
@@ -234,6 +238,8 @@ class Broker:
             self._session_lost,
             self._task_ended,
         )
+        authorizer = authorizer_of(settings)
+        self.acl_cache = None if authorizer is None else AclCache(self.store, authorizer)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
         self.group_logs = CoordinatorLogs(self.hosted, append, runners.groups.put)
@@ -253,6 +259,8 @@ class Broker:
             hosted=self.hosted,
             max_replicas=max_replicas_of(settings, files),
             receive=runners.receive,
+            authorizer=authorizer,
+            acl_cache=self.acl_cache,
         )
         self.api = Api(host)
         self.senders = make_senders(
@@ -287,6 +295,8 @@ class Broker:
     # Events
 
     def _session_started(self, session_id: int) -> None:
+        if self.acl_cache is not None:
+            self.acl_cache.session_started()
         self.runners.session_started(session_id)
 
     def _session_lost(self) -> None:

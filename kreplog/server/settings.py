@@ -23,6 +23,7 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
+from kreplog.core.security.acls import super_users
 from kreplog.core.setting_values import BOOLEAN, SECRET, SHARE, TEXT, ConfigType, ValueType, field_type, integer, number
 from kreplog.errors import UsageError
 from kreplog.server.listeners import (
@@ -42,6 +43,10 @@ ENVIRONMENT_PREFIX = "KREPLOG_"
 LONGEST_SOCKET_PATH = 100
 MAX_CLEANER_THREADS = 64
 _MAX_INT32 = 2**31 - 1
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The only authorizer, under the name that it has in Kafka's server.properties and documentation."""
+
+_OF_AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,9 @@ class BrokerSettings:
     internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
     the first log directory. key_file: the cluster's key, which authenticates connections to an internal TCP listener.
     allow_plaintext_remote: allow PLAINTEXT listeners, and metrics.listener, on other than loopback addresses.
+    authorizer: STANDARD_AUTHORIZER, which authorizes the requests of clients by ACLs; "" for none: all may do
+    everything. super_users: principals, separated by semicolons, that may do everything whatever the ACLs.
+    allow_everyone: everybody may do everything to a resource without any ACL.
     session_timeout_ms: time without a heartbeat after which the coordination store ends the broker's registration.
     socket_request_max_bytes: maximum size of a request; a larger one closes its connection.
     max_connections: maximum of client connections; a further one replaces an idle one, or is refused.
@@ -75,7 +83,7 @@ class BrokerSettings:
     as there are brokers if those are fewer.
     metrics_listener: address of the HTTP endpoint for metrics; None: no endpoint.
     log_format, log_level: of the lines in server.log and state-change.log.
-    log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
+    log_file_max_bytes, log_file_backups: of server.log, state-change.log and authorizer.log, each.
     num_recovery_threads: threads that recover logs at the start, for each log directory.
     retention_check_interval_ms: interval of the checks for segments to delete.
     producer_check_interval_ms: interval of the checks for idle producer ids.
@@ -106,6 +114,9 @@ class BrokerSettings:
     coordination: str
     rack: str | None
     allow_plaintext_remote: bool
+    authorizer: str
+    super_users: str
+    allow_everyone: bool
     session_timeout_ms: int
     socket_request_max_bytes: int
     max_in_flight: int
@@ -223,6 +234,7 @@ def check(
     _check_listeners(settings)
     _check_internal(settings)
     _check_heartbeats(settings.groups)
+    _check_authorizer(settings)
     return settings
 
 
@@ -334,6 +346,13 @@ def tls_settings(settings: BrokerSettings, listener: str) -> TlsSettings:
     return replace(settings.tls, **{TLS_NAMES[name]: value for name, value in own.items() if name in TLS_NAMES})
 
 
+def _check_authorizer(settings: BrokerSettings) -> None:
+    """Raise UsageError for settings of an authorizer without one: whoever wrote them counts on it."""
+    for name in _OF_AUTHORIZER:
+        if name in settings.given and not settings.authorizer:
+            raise UsageError(f"{name} has no effect without authorizer.class.name = {STANDARD_AUTHORIZER}")
+
+
 def _check_heartbeats(groups: GroupConfig) -> None:
     """Raise UsageError for a heartbeat interval or session time-out of consumer groups outside of its bounds, or of
     which no member can keep alive."""
@@ -434,6 +453,20 @@ def _some_of(*allowed: str) -> ValueType:
     return ValueType(ConfigType.LIST, ", ".join(allowed), parse)
 
 
+def _authorizer(value: Any) -> str:
+    if value not in ("", STANDARD_AUTHORIZER):
+        raise ValueError(f"must be {STANDARD_AUTHORIZER}, or empty for no authorizer")
+    return str(value)
+
+
+def _super_users(value: Any) -> str:
+    text = ";".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    try:
+        return ";".join(super_users(text))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
@@ -498,6 +531,9 @@ _OWN = {
     "coordination": "coordination",
     "broker.rack": "rack",
     "allow.plaintext.remote": "allow_plaintext_remote",
+    "authorizer.class.name": "authorizer",
+    "super.users": "super_users",
+    "allow.everyone.if.no.acl.found": "allow_everyone",
     "broker.session.timeout.ms": "session_timeout_ms",
     "socket.request.max.bytes": "socket_request_max_bytes",
     "max.in.flight.requests.per.connection": "max_in_flight",
@@ -592,6 +628,11 @@ SETTINGS: dict[str, _Setting] = {
     ),
     "broker.rack": _Setting(TEXT, None),
     "allow.plaintext.remote": _Setting(BOOLEAN, False),
+    "authorizer.class.name": _Setting(
+        ValueType(ConfigType.STRING, f"{STANDARD_AUTHORIZER}, or empty", _authorizer), ""
+    ),
+    "super.users": _Setting(ValueType(ConfigType.STRING, "User:NAME, separated by semicolons", _super_users), ""),
+    "allow.everyone.if.no.acl.found": _Setting(BOOLEAN, False),
     "broker.session.timeout.ms": _Setting(integer(100, 3_600_000), 9000),
     "socket.request.max.bytes": _Setting(integer(1024, _MAX_INT32), 100 << 20),
     "max.in.flight.requests.per.connection": _Setting(integer(1, 100_000), 100),

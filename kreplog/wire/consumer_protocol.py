@@ -76,7 +76,9 @@ def encode_heartbeat_response(response: ConsumerGroupHeartbeatResponse, header: 
 
 def decode_describe(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ConsumerGroupDescribeRequest:
     message = generic.decode_request(frame, header, budget)
-    return ConsumerGroupDescribeRequest(tuple(dict.fromkeys(message.group_ids)))
+    return ConsumerGroupDescribeRequest(
+        tuple(dict.fromkeys(message.group_ids)), bool(message.include_authorized_operations)
+    )
 
 
 def encode_describe_response(response: ConsumerGroupDescribeResponse, header: RequestHeader) -> list[Buffer]:
@@ -84,7 +86,10 @@ def encode_describe_response(response: ConsumerGroupDescribeResponse, header: Re
 
 
 def _described(group: DescribedConsumerGroup) -> dict[str, Any]:
+    operations = group.authorized_operations
+    shown = {} if operations is None else {"authorized_operations": generic.bit_field(operations)}
     return {
+        **shown,
         "error_code": int(group.error),
         "error_message": group.error_message,
         "group_id": group.group_id,

@@ -15,7 +15,7 @@ import threading
 import types
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol import admin, consumer, metadata, producer
@@ -82,6 +82,9 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ApiKey.END_TXN: (producer.EndTxnRequest, producer.EndTxnResponse),
     ApiKey.WRITE_TXN_MARKERS: (producer.WriteTxnMarkersRequest, producer.WriteTxnMarkersResponse),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (consumer.OffsetForLeaderEpochRequest, consumer.OffsetForLeaderEpochResponse),
+    ApiKey.DESCRIBE_ACLS: (admin.DescribeAclsRequest, admin.DescribeAclsResponse),
+    ApiKey.CREATE_ACLS: (admin.CreateAclsRequest, admin.CreateAclsResponse),
+    ApiKey.DELETE_ACLS: (admin.DeleteAclsRequest, admin.DeleteAclsResponse),
     ApiKey.DESCRIBE_CONFIGS: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
     ApiKey.ALTER_CONFIGS: (admin.AlterConfigsRequest, admin.AlterConfigsResponse),
     ApiKey.DESCRIBE_LOG_DIRS: (admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
@@ -199,6 +202,11 @@ def topic_id(value: uuid.UUID | None) -> str:
 def topic_uuid(value: str) -> uuid.UUID:
     """The topic id of the cores as tuples for encode_response need it."""
     return uuid.UUID(bytes=topic_id_bytes(value))
+
+
+def bit_field(numbers: Iterable[int]) -> int:
+    """Authorized operations as a field of our own schemas has them: a bit for each."""
+    return sum(1 << number for number in numbers)
 
 
 def error_of(code: int) -> ErrorCode:

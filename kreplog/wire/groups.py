@@ -180,7 +180,7 @@ def decode_offset_delete(frame: Buffer, header: RequestHeader, budget: int = MAX
 
 def decode_describe_groups(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DescribeGroupsRequest:
     message = generic.decode_request(frame, header, budget)
-    return DescribeGroupsRequest(tuple(dict.fromkeys(message.groups)))
+    return DescribeGroupsRequest(tuple(dict.fromkeys(message.groups)), bool(message.include_authorized_operations))
 
 
 def decode_list_groups(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListGroupsRequest:
@@ -276,13 +276,14 @@ def encode_offset_fetch_response(response: OffsetFetchResponse, header: RequestH
 
 
 def _offsets(group: FetchedOffsets) -> list[dict[str, Any]]:
+    errors = {**dict.fromkeys(group.unstable, ErrorCode.UNSTABLE_OFFSET_COMMIT), **dict(group.refused)}
     return _NESTING.write(
         group.offsets,
         lambda found: {
             "committed_offset": found[1].offset,
             "committed_leader_epoch": found[1].leader_epoch,
             "metadata": found[1].metadata,
-            "error_code": int(ErrorCode.UNSTABLE_OFFSET_COMMIT) if found[0] in group.unstable else 0,
+            "error_code": int(errors.get(found[0], ErrorCode.NONE)),
         },
         lambda found: found[0],
     )
@@ -320,6 +321,7 @@ def _described(group: DescribedGroup, header: RequestHeader) -> dict[str, Any]:
             }
             for member in group.members
         ],
+        "authorized_operations": group.authorized_operations,
     }
 
 

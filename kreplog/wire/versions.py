@@ -44,6 +44,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -91,6 +94,9 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 5),
         ApiKey.TXN_OFFSET_COMMIT: (0, 5),
+        ApiKey.DESCRIBE_ACLS: (1, 3),
+        ApiKey.CREATE_ACLS: (1, 3),
+        ApiKey.DELETE_ACLS: (1, 3),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
@@ -172,6 +178,9 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.END_TXN: 3,
         ApiKey.TXN_OFFSET_COMMIT: 3,
         ApiKey.WRITE_TXN_MARKERS: 1,
+        ApiKey.DESCRIBE_ACLS: 2,
+        ApiKey.CREATE_ACLS: 2,
+        ApiKey.DELETE_ACLS: 2,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,

@@ -14,6 +14,13 @@ from kreplog.server.settings import load
 
 @contextlib.asynccontextmanager
 async def serving(root: Path, *brokers: int, **settings: Any) -> AsyncIterator[list[Broker]]:
+    """As `unlimited`, for a minute at most."""
+    async with asyncio.timeout(60), unlimited(root, *brokers, **settings) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def unlimited(root: Path, *brokers: int, **settings: Any) -> AsyncIterator[list[Broker]]:
     """Started, and stopped at the end. settings: for all of them, with underscores for dots; {id} is the broker's."""
     made, tasks = [], []
     for number in brokers:
@@ -26,15 +33,14 @@ async def serving(root: Path, *brokers: int, **settings: Any) -> AsyncIterator[l
         }
         made.append(Broker(load(names, None, {})))
         tasks.append(asyncio.create_task(made[-1].run()))
-    async with asyncio.timeout(60):
+    for broker in made:
+        await broker.ready.wait()
+    try:
+        yield made
+    finally:
         for broker in made:
-            await broker.ready.wait()
-        try:
-            yield made
-        finally:
-            for broker in made:
-                broker.stop()
-            await asyncio.gather(*tasks)
+            broker.stop()
+        await asyncio.gather(*tasks)
 
 
 def _own(value: Any, number: int) -> Any:

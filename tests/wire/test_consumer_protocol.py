@@ -125,7 +125,7 @@ def test_what_a_member_owns_is_in_order_and_named_once() -> None:
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_request_to_describe_groups_is_read(version: int) -> None:
     data, header = frame_of(DESCRIBE, version, bytes.fromhex("04 0267 0268 0267 01 00"))
-    assert consumer_protocol.decode_describe(data, header) == ConsumerGroupDescribeRequest(("g", "h"))
+    assert consumer_protocol.decode_describe(data, header) == ConsumerGroupDescribeRequest(("g", "h"), True)
 
 
 def test_both_apis_have_both() -> None:

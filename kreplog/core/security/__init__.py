@@ -1,4 +1,6 @@
 """Who a client is and what it may do, without I/O.
 
 principal: the principal of a connection. distinguished_name, principal_mapping: its name, from a client's certificate.
+acls: access control lists. authorizer: the decisions by them. acl_requests: their node in the coordination store, and
+requests that change them.
 """

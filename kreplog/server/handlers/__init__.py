@@ -4,6 +4,7 @@ A request is refused
 
     before it is dispatched   wire/frames.py (an API or version that the listener does not offer), max_entries of
                               server/network/slices.py (more entries than the cluster justifies)
+    by ACLs                   server/authorization (what the client may not do or see)
     by what it is             core/broker/client_requests.py (internal topics, acks of transactions, clients that fetch
                               as followers, batches too large decompressed), `refusals` of inspection.py (batches that
                               are corrupt)

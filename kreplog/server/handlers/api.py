@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,17 +35,24 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.sessions import without_unknown_topics
+from kreplog.core.security.authorizer import Authorizer
 from kreplog.core.transaction_messages import (
     AddPartitionsToTxnResponse,
     EndTxnRequest,
 )
 from kreplog.core.transactions.marker_writer import APPEND_TIMEOUT_MS
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
+from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError
+from kreplog.server.authorization.acl_cache import AclCache
+from kreplog.server.authorization.checks import Authorized
+from kreplog.server.authorization.fetch_sessions import SessionChecks
+from kreplog.server.authorization.guard import Guard
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
+from kreplog.server.handlers.acl_handlers import AclHandlers
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
+from kreplog.server.handlers.cluster_id import ClusterId
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
@@ -64,7 +69,7 @@ from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_poo
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.types import BrokerRegistration, Create, Endpoint, named_endpoints
+from kreplog.types import BrokerRegistration, Endpoint, named_endpoints
 from kreplog.wire import (
     consumer_protocol,
     control_messages,
@@ -80,9 +85,6 @@ from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import ADDS_PARTITIONS_FROM, FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
-
-CLUSTER_ID = "/cluster_id"
-"""Node of the cluster id, 22 random characters."""
 
 _OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
     ApiKey.DESCRIBE_GROUPS: ("group_ids", "groups"),
@@ -113,6 +115,12 @@ _ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
 }
 """Encoders of the responses of cores, which reply later."""
 
+NO_PARTITIONS = FetchResponse(ErrorCode.NONE)
+"""The response to the authorized part of a fetch that has none."""
+
+ACLS_WAIT_S = 5.0
+"""How long a request waits for the first read of the ACLs, before its connection is closed."""
+
 T = TypeVar("T")
 
 
@@ -134,6 +142,8 @@ class Host:
     hosted: HostedReplicas
     max_replicas: int
     receive: Callable[[Received], None]
+    authorizer: Authorizer | None
+    acl_cache: AclCache | None
 
 
 class Api:
@@ -142,7 +152,7 @@ class Api:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cluster_id: str | None = None
+        self._cluster_id = ClusterId(host.store)
         settings = host.settings
         self._metadata_handlers = MetadataHandlers(
             host.dynamic,
@@ -150,7 +160,7 @@ class Api:
             host.topics,
             host.hosted,
             host.metadata_waits.recently_failed,
-            lambda: self._cluster_id,
+            lambda: self._cluster_id.text,
             lambda: BrokerRegistration(
                 settings.broker_id, -1, *host.address, settings.rack, endpoints=named_endpoints(host.endpoints)
             ),
@@ -186,14 +196,41 @@ class Api:
             self._admin, host.topics, metadata.brokers_at, settings.groups, settings.transactions
         )
         configs = ConfigHandlers(store, host.topics, host.dynamic)
-        self._commands = _commands(self._admin, configs, self._producer_ids)
+        acls = AclHandlers(store, host.authorizer, host.acl_cache)
+        self._commands = _commands(self._admin, configs, self._producer_ids, acls)
         self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands}
+        self.guard = Guard(
+            host.authorizer,
+            host.topics,
+            SessionChecks(host.manager.fetch_session),
+            loop_ms,
+            creates_topics=settings.auto_create_topics,
+        )
         known = {*self._handlers, *_ENCODERS, *self._queries, *self._in_tasks}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
     def handle(self, context: RequestContext, frame: Frame) -> None:
         """Handle a request. Raises PeerProtocolError for one that no peer may send."""
+        if self.guard.must_wait(context):
+            self._start(self._handle_with_acls(context, frame))
+        else:
+            self._handle(context, frame)
+
+    async def _handle_with_acls(self, context: RequestContext, frame: Frame) -> None:
+        """Handle a request once the ACLs have been read; later requests of the connection wait."""
+        context.hold(len(frame))
+        try:
+            with _closing_on_error(context):
+                cache = self._host.acl_cache
+                if cache is None or await cache.until_ready(ACLS_WAIT_S):
+                    self._handle(context, frame)
+                else:
+                    context.close()
+        finally:
+            context.release(len(frame))
+
+    def _handle(self, context: RequestContext, frame: Frame) -> None:
         key = context.header.api_key
         handler = self._handlers.get(key)
         if key == ApiKey.ADD_PARTITIONS_TO_TXN and context.header.api_version >= transactions.FROM_LEADERS:
@@ -232,36 +269,55 @@ class Api:
 
     def _dispatch(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
+        if key in _ENCODERS:
+            self._dispatch_to_core(context, request)
+        elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), loop_ms()):
+            self._describe(context, request)
+        else:
+            self._start(self._work(context, request))
+
+    def _dispatch_to_core(self, context: RequestContext, request: Any) -> None:
+        key = context.header.api_key
+        authorized = self.guard.authorize(context, request)
+        if authorized is None:
+            context.close()
+            return
+        request = authorized.request
+        context.encode = _encoder(_ENCODERS[key], context.header, authorized)
+        if request is None:
+            context.reply(None)
+            return
         if needs_offsets_topic(request) and self._host.topics.get(OFFSETS_TOPIC) is None:
             self._start(self._coordinators.create_offsets_topic())
         if isinstance(request, EndTxnRequest) and self._producer_ids.needs_producer_id(request):
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
-            context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
             if key == ApiKey.LIST_TRANSACTIONS:  # of any number of transactional ids
                 context.offload = self._respond_from_thread
             self._host.receive(Received(context, request))
         elif key in _GROUP_ENCODERS:
             if isinstance(request, (JoinGroupRequest, ConsumerGroupHeartbeatRequest)):
                 request = replace(request, client_host=context.client.host)
-            context.encode = lambda response: _GROUP_ENCODERS[key](response, context.header)
             self._put_list(context, request, *_OF_SEVERAL_GROUPS.get(key, ("", "")))
-        elif key in _ENCODERS:
-            context.encode = lambda response: _ENCODERS[key](response, context.header)
-            self._put(context, request)
-        elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), loop_ms()):
-            self._describe(context, request)
         else:
-            self._start(self._work(context, request))
+            self._put(context, request)
 
     def _describe(self, context: RequestContext, request: Any) -> None:
         """Respond from the current state; a large response is built and encoded in a thread."""
         header = context.header
+        authorized = self.guard.authorize(context, request)
+        if authorized is None:
+            context.close()
+            return
+        request = authorized.request
+        if request is None:
+            context.respond(generic.encode_response(header, **authorized.finished(None)))
+            return
         entries, make = self._queries[header.api_key](request, header.api_version, context.client.listener)
         if entries <= INLINE_ENTRIES:
-            context.respond(generic.encode_response(header, **make()))
+            context.respond(generic.encode_response(header, **authorized.finished(make())))
         else:
-            self._respond_from_thread(lambda: generic.encode_response(header, **make()), context)
+            self._respond_from_thread(lambda: generic.encode_response(header, **authorized.finished(make())), context)
 
     def _respond_from_thread(self, encode: Callable[[], Sequence[Any]], context: RequestContext) -> None:
         self._start(self._encode(encode, context))
@@ -347,8 +403,13 @@ class Api:
                 return
             if key in self._queries:
                 self._describe(context, request)
+                return
+            authorized = self.guard.authorize(context, request)
+            if authorized is None:
+                context.close()
             else:
-                header, fields = context.header, await self._carry_out(context, request)
+                header, left = context.header, authorized.request
+                fields = authorized.finished(None if left is None else await self._carry_out(context, left))
                 large = context.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
                 encode = partial(generic.encode_response, header, **fields)
                 context.respond(await self._in_thread(encode) if large else encode())
@@ -379,6 +440,17 @@ class Api:
             fields = request.acks, request.timeout_ms, request.partitions
             adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
             request = TransactionalProduce(*fields, transactional_id, adds)
+        authorized = self.guard.authorize(context, request)
+        if authorized is None:
+            context.close()
+            return
+        if not authorized.is_whole and request.acks == 0:
+            context.close()  # which is all that the producer can notice
+            return
+        request = authorized.request
+        if request is None:
+            context.respond(produce.encode_response(authorized.finished(None), header))
+            return
         refused = (
             refusal_of_produce(request, ErrorCode.UNSUPPORTED_VERSION)
             if header.api_version < FIRST_REAL_PRODUCE
@@ -386,7 +458,7 @@ class Api:
         )
         if refused is None:
             context.encode = lambda response: produce.encode_response(
-                produce.known_to(response, header.api_version), header
+                produce.known_to(authorized.finished(response), header.api_version), header
             )
             oversized = refusals(request, len(frame))
             codecs = recompressions(request, self._host.manager.metadata.partitions, self._host.dynamic.current.log)
@@ -398,7 +470,7 @@ class Api:
         if request.acks == 0:
             context.respond(())
         elif refused is not None:
-            context.respond(produce.encode_response(refused, header))
+            context.respond(produce.encode_response(authorized.finished(refused), header))
 
     async def _inspect(
         self,
@@ -432,9 +504,11 @@ class Api:
             raise PeerProtocolError(
                 f"a fetch of replica {request.replica_id} on a client listener: followers use the internal one"
             )
-        error = ErrorCode.NONE
-        if unknown_ids:
-            request, error = without_unknown_topics(request, bool(unknown))
+        check, error = self.guard.check(context), ErrorCode.NONE
+        authorized = Authorized(request) if check is None else self.guard.fetch(context, check, request)
+        left = authorized.request
+        if unknown_ids and left is not None:
+            left, error = without_unknown_topics(left, bool(unknown))
 
         def id_of(name: str) -> str:
             return topics.id_of(name) or ""
@@ -443,6 +517,9 @@ class Api:
             if error is not ErrorCode.NONE:
                 refusal: Sequence[Any] = fetch.encode_response(FetchResponse(error), header)
                 return refusal
+            if check is not None:
+                response = self.guard.fetched(context, request, check, response)
+            response = authorized.finished(response)
             leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
             live = self._metadata_handlers.brokers_at(context.client.listener)
             nodes = [live[leader] for leader in sorted(leaders) if leader in live]
@@ -450,13 +527,15 @@ class Api:
             return frame
 
         context.encode = encode
-        self._host.receive(Received(context, request))
+        if left is None:
+            context.reply(NO_PARTITIONS)
+        else:
+            self._host.receive(Received(context, left))
 
     # Transactions
 
     async def _end_with_new_id(self, context: RequestContext, request: EndTxnRequest) -> None:
-        response = await self._producer_ids.end_with_new_id(request)
-        context.respond(transactions.encode_end_txn_response(response, context.header))
+        context.reply(await self._producer_ids.end_with_new_id(request))
 
     def _add_for_leaders(self, context: RequestContext, frame: Frame) -> None:
         """The coordinator's part of KIP-890, for the transactions of one request."""
@@ -528,21 +607,8 @@ class Api:
 
     def registered(self) -> None:
         """The broker has registered with the store."""
-        if self._cluster_id is None:
-            self._start(self._load_cluster_id())
-
-    async def _load_cluster_id(self) -> None:
-        """Read the cluster id, or create it; the next registration tries again if the store fails."""
-        new_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        try:
-            with contextlib.suppress(NodeExistsError):
-                await self._host.store.multi((Create(CLUSTER_ID, new_id.encode()),))
-            (node,) = await self._host.store.get_nodes((CLUSTER_ID,))
-        except CoordinationError as error:
-            _log.warning("the cluster id cannot be read yet: %s", error)
-            return
-        if node is not None:
-            self._cluster_id = node.data.decode()
+        if self._cluster_id.text is None:
+            self._start(self._cluster_id.load())
 
 
 def _queries(
@@ -563,7 +629,7 @@ def _queries(
 
 
 def _commands(
-    admin: AdminHandlers, configs: ConfigHandlers, producer_ids: ProducerIdHandlers
+    admin: AdminHandlers, configs: ConfigHandlers, producer_ids: ProducerIdHandlers, acls: AclHandlers
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
@@ -571,12 +637,22 @@ def _commands(
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
         ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+        ApiKey.DESCRIBE_ACLS: acls.describe,
+        ApiKey.CREATE_ACLS: acls.create,
+        ApiKey.DELETE_ACLS: acls.delete,
         ApiKey.ALTER_CONFIGS: configs.replace,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.change,
         ApiKey.ELECT_LEADERS: admin.elect_leaders,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
     }
+
+
+def _encoder(
+    encode: Callable[[Any, RequestHeader], Sequence[Any]], header: RequestHeader, authorized: Authorized
+) -> Callable[[Any], Sequence[Any]]:
+    """Encodes the response to a request."""
+    return lambda response: encode(authorized.finished(response), header)
 
 
 @contextlib.contextmanager

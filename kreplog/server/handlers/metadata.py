@@ -131,10 +131,10 @@ class MetadataHandlers:
         for topic in request.topics:
             name = self._name_of(topic)
             view = None if name is None else known.get(name)
-            requested[topic.topic_id if _is_by_id(topic) else topic.name] = topic, view
+            requested[topic.topic_id if is_by_id(topic) else topic.name] = topic, view
         may_create = version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
         for topic, view in requested.values():
-            if view is None and not _is_by_id(topic):
+            if view is None and not is_by_id(topic):
                 errors[topic.name] = self._missing(topic.name, may_create)
         return _description(fields, "topics", list(requested.values()), make)
 
@@ -147,7 +147,7 @@ class MetadataHandlers:
 
     def _name_of(self, topic: Any) -> str | None:
         """The name of a topic of a Metadata request; None for an unknown id."""
-        if _is_by_id(topic):
+        if is_by_id(topic):
             return self._topics.names.get(generic.topic_id(topic.topic_id))
         name: str = topic.name
         return name
@@ -315,7 +315,7 @@ def _topic(
     if view is not None:
         partitions = [_partition(number, state, clients, version) for number, state in view.partitions.items()]
         return {**_topic_fields(view), "partitions": partitions}
-    by_id = _is_by_id(requested)
+    by_id = is_by_id(requested)
     name = None if by_id else requested.name
     return {
         "error_code": unknown_id if name is None else errors[name],
@@ -326,7 +326,7 @@ def _topic(
     }
 
 
-def _is_by_id(topic: Any) -> bool:
+def is_by_id(topic: Any) -> bool:
     """Whether a topic of a Metadata request is named by its id: Java's client sends an empty name beside it."""
     return topic.name is None or bool(generic.topic_id(topic.topic_id))
 

@@ -1,4 +1,5 @@
-"""Log files of a broker: server.log, and state-change.log for state changes of partitions; one line for each event.
+"""Log files of a broker: server.log, state-change.log for state changes of partitions, and authorizer.log for what
+clients were denied and administrators did; one line for each event.
 
 A line has time (UTC), level, broker, logger and message, then the facts of the event, and error (a traceback) if there
 is one; as a JSON object, or as key=value with quoted values where needed. Files rotate by size, so that a client cannot
@@ -39,6 +40,7 @@ STATE_CHANGES = "kreplog.state_change"
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _BARE = re.compile(r"[\w.:/+@-]+", re.ASCII)
 _changes = logging.getLogger(STATE_CHANGES)
+_decisions = logging.getLogger("kreplog.authorizer")
 
 Facts = Mapping[str, Any]
 Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
@@ -138,7 +140,9 @@ def _text_row(row: Row) -> str:
 
 
 def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = None) -> None:
-    """Send log records to server.log and state-change.log in `folder`, or all of them to stderr."""
+    """Send log records to server.log, state-change.log and authorizer.log in `folder`, or all of them to stderr.
+
+    authorizer.log is complete at every level, and exists once there is something in it."""
     settings = settings or LogSettings()
     root = logging.getLogger()
     formatter, level = Lines(broker_id, settings.format == "json"), _LEVELS[settings.level]
@@ -149,6 +153,8 @@ def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = N
         _configure(root, _File(folder / "server.log", settings), formatter, level)
         _configure(_changes, _DeferredFile(folder / "state-change.log", settings), formatter, level)
         _changes.propagate = False
+        _configure(_decisions, _File(folder / "authorizer.log", settings, delay=True), formatter, logging.INFO)
+        _decisions.propagate = False
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -162,10 +168,10 @@ def _configure(logger: logging.Logger, handler: logging.Handler, formatter: logg
 class _File(RotatingFileHandler):
     """Rotates before the next record once it is full; records that cannot be written are dropped."""
 
-    def __init__(self, path: Path, settings: LogSettings) -> None:
-        super().__init__(
-            path, maxBytes=settings.max_bytes, backupCount=settings.backups, encoding="utf-8", errors="replace"
-        )
+    def __init__(self, path: Path, settings: LogSettings, *, delay: bool = False) -> None:
+        """delay: the file is made with the first record."""
+        size, backups = settings.max_bytes, settings.backups
+        super().__init__(path, maxBytes=size, backupCount=backups, encoding="utf-8", errors="replace", delay=delay)
 
     def shouldRollover(self, record: logging.LogRecord) -> int:
         return int(self.stream is not None and self.stream.tell() >= self.maxBytes)

@@ -147,6 +147,7 @@ class Limits:
 
 class ClientConnection:
     """A connection that a listener accepted. has_requested: it has sent a whole request. principal: whose it is.
+    address: the IP address of its other end, 127.0.0.1 for a unix socket.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
     address: as of ConnectionQuotas. internal: of another broker, authenticated; only there are inter-broker
@@ -177,6 +178,7 @@ class ClientConnection:
         connection = TlsConnection if isinstance(sock, TlsSocket) else Connection
         self._connection = connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
+        self.address = self._connection.host.removeprefix("/")
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,5 @@
-"""Start of a broker: opens log directories, applies limits of the host, tunes the interpreter, logs recovery."""
+"""Start of a broker: opens log directories, applies limits of the host, tunes the interpreter, logs recovery, makes its
+authorizer."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from time import monotonic
 
 from kreplog.config import RANGES, LogConfig
 from kreplog.coord.liveness import boot_id
+from kreplog.core.security.acls import super_users
+from kreplog.core.security.authorizer import Authorizer
 from kreplog.errors import StorageError, is_disk_full
 from kreplog.managed_log import keep_freed
 from kreplog.server.network.serving import Limits
@@ -109,6 +112,13 @@ def log_config_of(settings: BrokerSettings) -> LogConfig:
 
 def cleaner_settings_of(settings: BrokerSettings) -> CleanerSettings:
     return CleanerSettings(settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second)
+
+
+def authorizer_of(settings: BrokerSettings) -> Authorizer | None:
+    """The authorizer that is configured; None: everybody may do everything."""
+    if not settings.authorizer:
+        return None
+    return Authorizer(super_users(settings.super_users), allows_without_acl=settings.allow_everyone)
 
 
 def _clamped(name: str, value: int, maximum: int, files: OpenFiles) -> int:

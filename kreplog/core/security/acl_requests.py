@@ -1,0 +1,125 @@
+"""The ACLs in the coordination store: the content of their node, and the steps of requests that change them.
+
+One node holds all ACLs, so that a request applies as a whole, and brokers watch one node. It is written on condition
+that no other write came in between; else the request is repeated on what that has written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from kreplog.core import nodes
+from kreplog.core.effects import GetNodes, Multi, Pause, Steps
+from kreplog.core.security.acls import (
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_binding,
+    listed,
+)
+from kreplog.core.security.authorizer import acls_by_resource
+from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError, UsageError
+from kreplog.types import Create, Node, SetData, StoreOperation
+
+MAX_BYTES = 1_000_000
+"""Maximum of the ACLs of a cluster as they are stored, of a node in any store: some 20,000 of names like topic-1234."""
+
+ATTEMPTS = 20
+RETRY_MS = 20
+"""A request that others precede is repeated after a pause that grows by this with each attempt."""
+
+
+def encode(acls: Sequence[AclBinding]) -> bytes:
+    """The content of the node: by type, pattern and name of the resource (principal, host, operation, permission) of
+    each ACL. Raises UsageError if it is larger than a node may be."""
+    content: dict[str, dict[str, dict[str, list[list[str]]]]] = {}
+    for (kind, pattern, name), of in acls_by_resource(acls).items():
+        entries = [[acl.principal, acl.host, acl.operation.name, acl.permission.name] for acl in of]
+        content.setdefault(kind.name, {}).setdefault(pattern.name, {})[name] = entries
+    data = json.dumps(content, separators=(",", ":")).encode()
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"the ACLs of the cluster would take {len(data)} bytes in the coordination store, where {MAX_BYTES} are "
+            "allowed: use prefixed patterns, and remove ACLs that are not needed"
+        )
+    return data
+
+
+def decode(node: Node | None) -> list[AclBinding]:
+    """The ACLs in the node, none if there is no node. Raises CoordinationError for content that is not theirs: nobody
+    may pass for a damaged ACL that denies."""
+    if node is None:
+        return []
+    try:
+        return [
+            check_binding(
+                AclBinding(
+                    ResourceType[kind],
+                    PatternType[pattern],
+                    name,
+                    str(principal),
+                    str(host),
+                    Operation[operation],
+                    Permission[permission],
+                )
+            )
+            for kind, patterns in json.loads(node.data).items()
+            for pattern, names in patterns.items()
+            for name, entries in names.items()
+            for principal, host, operation, permission in entries
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CoordinationError(
+            f"the node {nodes.ACLS} has no ACLs that this version can read ({error}): correct or delete it; brokers "
+            "keep to the ACLs that they have read before",
+            path=nodes.ACLS,
+        ) from error
+
+
+def read_acls() -> Steps[list[AclBinding]]:
+    """All ACLs. Raises CoordinationError."""
+    (node,) = yield GetNodes((nodes.ACLS,))
+    return decode(node)
+
+
+def create_acls(acls: Sequence[AclBinding]) -> Steps[None]:
+    """Add ACLs; those that exist already stay. Raises UsageError (one is invalid, or there are too many; nothing was
+    changed), CoordinationError."""
+    added = [check_binding(acl) for acl in acls]
+    yield from _alter(lambda before: list(dict.fromkeys((*before, *added))))
+
+
+def delete_acls(filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
+    """Delete the ACLs that one of the filters matches; returns those of each filter. Raises CoordinationError."""
+    found: list[list[AclBinding]] = []
+
+    def without(before: list[AclBinding]) -> list[AclBinding]:
+        found[:] = [listed(acl for acl in before if each.matches(acl)) for each in filters]
+        deleted = {acl for of in found for acl in of}
+        return [acl for acl in before if acl not in deleted]
+
+    yield from _alter(without)
+    return found
+
+
+def _alter(alter: Callable[[list[AclBinding]], list[AclBinding]]) -> Steps[None]:
+    for attempt in range(ATTEMPTS):
+        (node,) = yield GetNodes((nodes.ACLS,))
+        before = decode(node)
+        after = alter(before)
+        if after == before:
+            return
+        try:
+            yield Multi((_write(node, encode(after)),))
+            return
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            yield Pause(RETRY_MS * (attempt + 1))
+    raise CoordinationError("too many concurrent changes of the ACLs: try again", path=nodes.ACLS)
+
+
+def _write(node: Node | None, data: bytes) -> StoreOperation:
+    return Create(nodes.ACLS, data) if node is None else SetData(nodes.ACLS, data, node.stat.version)

@@ -1,0 +1,120 @@
+"""AuditLog: decisions of the authorizer, on the logger `kreplog.authorizer` in the format of kafka.authorizer.logger.
+
+    Principal = User:bob is Denied operation = READ from host = 10.0.0.7 on resource = Topic:LITERAL:orders for request
+    = Fetch with resourceRefCount = 2 based on rule DefaultDeny
+
+Denials, and what administrative requests were allowed, with what they change. Clients repeat refused requests as fast
+as they can: a decision that has been logged is not logged again for a while, and no more than so many lines in a
+second; both are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from kreplog.core.security.acls import ResourceType
+from kreplog.core.security.authorizer import Access
+from kreplog.server.authorization.checks import Decided
+
+_log = logging.getLogger("kreplog.authorizer")
+
+LINES_PER_SECOND = 100
+"""Maximum of lines about denials, and again as many about what was allowed."""
+
+REPEATED_MS = 60_000
+"""A denial that has been logged is not logged again for this long."""
+
+MAX_REMEMBERED = 10_000
+"""Denials that are remembered as logged."""
+
+MAX_NAME_CHARS = 300
+"""Longer names of resources are cut: they come from clients."""
+
+MAX_CHANGED = 20
+"""Resources that the line of an administrative request names."""
+
+_TYPE_NAMES = {
+    ResourceType.TOPIC: "Topic",
+    ResourceType.GROUP: "Group",
+    ResourceType.CLUSTER: "Cluster",
+    ResourceType.TRANSACTIONAL_ID: "TransactionalId",
+    ResourceType.DELEGATION_TOKEN: "DelegationToken",
+    ResourceType.USER: "User",
+}
+
+
+class AuditLog:
+    """The audit log of one broker. now_ms: returns the time. denied: decisions of that kind since the start."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.denied = 0
+        self._now_ms = now_ms
+        self._second = -1
+        self._lines = {False: 0, True: 0}
+        self._omitted = 0
+        self._repeated: dict[tuple[object, ...], int] = {}
+
+    def record(self, access: Access, request: str, decisions: list[Decided]) -> None:
+        """Log the decisions on one request. request: Kafka's name of its API."""
+        now_ms = self._now_ms()
+        for found in decisions:
+            allowed = found.decision.allowed
+            if not allowed:
+                self.denied += 1
+                key = access.principal, access.host, request, found.operation, found.resource_type, found.name
+                if self._is_repeated(key, now_ms):
+                    continue
+            if self._has_room(allowed, now_ms):
+                _log.info("%s", _line(access, request, found))
+
+    def record_act(self, access: Access, request: str, changed: Iterable[object]) -> None:
+        """Log an administrative request that is allowed, at least in part. changed: what that part changes."""
+        if self._has_room(True, self._now_ms()):
+            names = list(map(str, islice(changed, MAX_CHANGED + 1)))
+            shown = ", ".join(map(_printable, names[:MAX_CHANGED])) + (", ..." if len(names) > MAX_CHANGED else "")
+            _log.info(
+                "Principal = %s from host = %s requests %s: %s",
+                _printable(access.principal),
+                access.host,
+                request,
+                shown,
+            )
+
+    def _is_repeated(self, key: tuple[object, ...], now_ms: int) -> bool:
+        logged_ms = self._repeated.get(key)
+        if logged_ms is not None and now_ms - logged_ms < REPEATED_MS:
+            return True
+        if len(self._repeated) >= MAX_REMEMBERED:
+            self._repeated = {}
+        self._repeated[key] = now_ms
+        return False
+
+    def _has_room(self, allowed: bool, now_ms: int) -> bool:
+        second = now_ms // 1000
+        if second != self._second:
+            if self._omitted:
+                _log.warning("%d decisions were not logged: more than %d in a second", self._omitted, LINES_PER_SECOND)
+            self._second, self._omitted = second, 0
+            self._lines = {False: 0, True: 0}
+        self._lines[allowed] += 1
+        if self._lines[allowed] > LINES_PER_SECOND:
+            self._omitted += 1
+            return False
+        return True
+
+
+def _printable(text: str) -> str:
+    """A text of a client, in one line of a bounded length."""
+    short = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}..."
+    return short if short.isprintable() else ascii(short)
+
+
+def _line(access: Access, request: str, found: Decided) -> str:
+    return (
+        f"Principal = {_printable(access.principal)} is {'Allowed' if found.decision.allowed else 'Denied'} "
+        f"operation = {found.operation.name} from host = {access.host} "
+        f"on resource = {_TYPE_NAMES[found.resource_type]}:LITERAL:{_printable(found.name)} for request = {request} "
+        f"with resourceRefCount = {found.named} based on rule {_printable(found.decision.rule)}"
+    )

@@ -1,0 +1,115 @@
+"""Guard: applies the table to the requests of clients, where Api dispatches them.
+
+Without an authorizer, and for the cluster's own brokers, everything is allowed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kreplog.core.messages import FetchRequest, FetchResponse
+from kreplog.core.security.authorizer import Access, Authorizer, everything
+from kreplog.server.authorization.audit_log import AuditLog
+from kreplog.server.authorization.authorization_table import ADMINISTRATIVE, RULES, has_operations
+from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, Decided, KnownTopics
+from kreplog.server.authorization.fetch_sessions import SessionChecks
+from kreplog.server.authorization.partition_rules import without_unreadable
+from kreplog.server.network.serving import RequestContext
+from kreplog.wire.kafka_apis import KAFKA_4
+from kreplog.wire.versions import ApiKey
+
+_log = logging.getLogger("kreplog.server")
+
+
+class Guard:
+    """The authorization of one broker's clients. authorizer: None if none is configured. creates_topics:
+    auto.create.topics.enable."""
+
+    def __init__(
+        self,
+        authorizer: Authorizer | None,
+        topics: KnownTopics,
+        sessions: SessionChecks,
+        now_ms: Callable[[], int],
+        *,
+        creates_topics: bool,
+    ) -> None:
+        self._authorizer = authorizer
+        self._topics = topics
+        self._sessions = sessions
+        self._creates_topics = creates_topics
+        self.audit = AuditLog(now_ms)
+
+    def must_wait(self, context: RequestContext) -> bool:
+        """Whether the request cannot be authorized yet: the ACLs have not been read."""
+        authorizer = self._authorizer
+        if authorizer is None or authorizer.is_ready or context.client.internal:
+            return False
+        return context.header.api_key != ApiKey.API_VERSIONS
+
+    def check(self, context: RequestContext) -> AuthorizationCheck | None:
+        """The check of a request; None if everything is allowed."""
+        authorizer = self._authorizer
+        if authorizer is None or context.client.internal:
+            return None
+        access = authorizer.access(context.principal, context.client.address)
+        return self._check(context, access, logs_allowed=context.header.api_key in ADMINISTRATIVE)
+
+    def _check(self, context: RequestContext, access: Access, *, logs_allowed: bool = False) -> AuthorizationCheck:
+        return AuthorizationCheck(
+            access,
+            context.header.api_version,
+            self._topics,
+            creates_topics=self._creates_topics,
+            logs_allowed=logs_allowed,
+        )
+
+    def authorize(self, context: RequestContext, request: Any) -> Authorized | None:
+        """The part of a request that is carried out; None if there is no rule for its API, which is refused."""
+        key = context.header.api_key
+        check = self.check(context)
+        if check is None:
+            if not has_operations(key, request):
+                return Authorized(request)
+            check = self._check(context, everything(context.principal, context.client.address))
+        rule = RULES.get(key)
+        if rule is None:
+            _log.error("%s: %s has no rule of authorization; its connection is closed", context.client.peer, key)
+            return None
+        authorized = rule(check, request)
+        self.record(context, check)
+        if key in ADMINISTRATIVE and authorized.request is not None:
+            changed = ADMINISTRATIVE[key](authorized.request)
+            self.audit.record_act(check.access, _name_of(key), changed)
+        return authorized
+
+    def fetch(self, context: RequestContext, check: AuthorizationCheck, request: FetchRequest) -> Authorized:
+        """As `authorize`, for a Fetch, whose session counts too."""
+        authorized = self._sessions.authorize(check, request) or RULES[ApiKey.FETCH](check, request)
+        self.record(context, check)
+        return authorized
+
+    def fetched(
+        self, context: RequestContext, request: FetchRequest, check: AuthorizationCheck, response: FetchResponse
+    ) -> FetchResponse:
+        """The response to a Fetch, without topics that have lost READ while it was delayed."""
+        self._sessions.answered(check, request, response)
+        now = self.check(context)
+        if now is None or now.access is check.access:
+            return response
+        left = without_unreadable(now, response)
+        self.record(context, now)
+        return left
+
+    def record(self, context: RequestContext, check: AuthorizationCheck) -> None:
+        """Log what the check has decided so far."""
+        if check.decisions:
+            decisions: list[Decided] = check.decisions
+            check.decisions = []
+            self.audit.record(check.access, _name_of(context.header.api_key), decisions)
+
+
+def _name_of(key: int) -> str:
+    return KAFKA_4[key][0] if key in KAFKA_4 else str(key)

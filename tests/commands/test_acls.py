@@ -1,0 +1,159 @@
+"""acl add, list and remove: offline, and over the protocol at a broker that has an authorizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.server.settings import STANDARD_AUTHORIZER
+from tests.commands.conftest import Kreplog, Outcome
+from tests.integration.clusters import end, eventually
+
+Acl = Callable[..., Outcome]
+
+AUTHORIZING = [f'"authorizer.class.name" = "{STANDARD_AUTHORIZER}"', '"super.users" = "User:admin"']
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    """One broker, which is not started."""
+    return LocalCluster.create(tmp_path / "c", [0], 0, AUTHORIZING)
+
+
+@pytest.fixture
+def acl(cluster: LocalCluster, kreplog: Kreplog) -> Acl:
+    def run(*words: str) -> Outcome:
+        return kreplog("acl", *words, "--cluster", cluster.directory)
+
+    return run
+
+
+def listed(outcome: Outcome) -> list[tuple[str, ...]]:
+    assert outcome.code == 0, outcome
+    return [tuple(entry.values()) for entry in json.loads(outcome.out)["acls"]]
+
+
+def entry(kind: str, name: str, operation: str, pattern: str = "LITERAL", **more: str) -> tuple[str, ...]:
+    fields: dict[str, Any] = {"principal": "User:alice", "host": "*", **more}
+    permission = fields.get("permission", "ALLOW")
+    return kind, pattern, name, fields["principal"], fields["host"], operation, permission
+
+
+def test_acls_offline(acl: Acl) -> None:
+    assert acl("list", "--offline").out == b"no ACLs\n"
+    given = ("--allow-principal", "User:alice", "--operation", "read", "--operation", "AlterConfigs")
+    added = acl("add", "--offline", *given, "--topic", "orders")
+    assert added.out.decode() == (
+        "topic orders\n  allow User:alice Read from any host\n  allow User:alice AlterConfigs from any host\n"
+    )
+    denied = ("--deny-principal", "User:*", "--deny-host", "10.0.0.1", "--group", "g", "--on-cluster")
+    acl("add", "--offline", *denied, "--resource-pattern-type", "prefixed")
+    everybody = {"principal": "User:*", "host": "10.0.0.1", "permission": "DENY"}
+    assert listed(acl("list", "--offline", "--json")) == [
+        entry("TOPIC", "orders", "READ"),
+        entry("TOPIC", "orders", "ALTER_CONFIGS"),
+        entry("GROUP", "g", "ALL", "PREFIXED", **everybody),
+        entry("CLUSTER", "kafka-cluster", "ALL", **everybody),
+    ]
+    assert listed(acl("list", "--offline", "--json", "--principal", "User:*", "--on-cluster")) == [
+        entry("CLUSTER", "kafka-cluster", "ALL", **everybody)
+    ]
+    match = ("--group", "group", "--resource-pattern-type", "match")
+    assert listed(acl("list", "--offline", "--json", *match)) == [entry("GROUP", "g", "ALL", "PREFIXED", **everybody)]
+    removed = acl("remove", "--offline", "--topic", "orders", "--operation", "Read")
+    assert removed.out == b"topic orders\n  allow User:alice Read from any host\n1 ACL removed\n"
+    assert acl("remove", "--offline", "--topic", "orders", "--allow-principal", "User:bob").out == b"0 ACLs removed\n"
+    acl("remove", "--offline", "--group", "g", "--on-cluster", "--resource-pattern-type", "prefixed")
+    assert listed(acl("list", "--offline", "--json")) == [entry("TOPIC", "orders", "ALTER_CONFIGS")]
+
+
+def test_producers_and_consumers(acl: Acl) -> None:
+    """As kafka-acls has them."""
+    alice = ("--offline", "--json", "--allow-principal", "User:alice")
+    added = acl("add", *alice, "--producer", "--topic", "t", "--transactional-id", "id", "--idempotent")
+    assert set(listed(added)) == {
+        *(entry("TOPIC", "t", operation) for operation in ("WRITE", "DESCRIBE", "CREATE")),
+        *(entry("TRANSACTIONAL_ID", "id", operation) for operation in ("WRITE", "DESCRIBE")),
+        entry("CLUSTER", "kafka-cluster", "IDEMPOTENT_WRITE"),
+    }
+    added = acl("add", *alice, "--consumer", "--topic", "t", "--group", "g")
+    assert set(listed(added)) == {
+        *(entry("TOPIC", "t", operation) for operation in ("READ", "DESCRIBE")),
+        entry("GROUP", "g", "READ"),
+    }
+    acl("remove", "--offline", "--producer", "--topic", "t", "--transactional-id", "id", "--idempotent")
+    assert set(listed(acl("list", "--offline", "--json"))) == {
+        entry("TOPIC", "t", "READ"),
+        entry("GROUP", "g", "READ"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("add", "--topic", "t"), "nobody to allow or deny"),
+        (("add", "--allow-principal", "alice", "--topic", "t"), "write it as User:NAME"),
+        (("add", "--allow-principal", "User:alice"), "no resource given"),
+        (("add", "--allow-principal", "User:alice", "--topic", ""), "must not be empty"),
+        (("add", "--allow-principal", "User:a", "--group", "g", "--operation", "Write"), "on a group the operations"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--deny-host", "h"), "goes with --deny-principal"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--resource-pattern-type", "any"), "selects ACLs"),
+        (("add", "--allow-principal", "User:a", "--consumer", "--topic", "t"), "--consumer needs"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--idempotent"), "goes with --producer"),
+        (("remove", "--allow-principal", "User:a"), "nothing to remove"),
+        (("list", "--offline", "--bootstrap", "127.0.0.1:1"), "--offline is for a cluster in a directory"),
+    ],
+)
+def test_what_is_wrong_is_said(acl: Acl, words: tuple[str, ...], reason: str) -> None:
+    outcome = acl(*words)
+    assert outcome.code == 2
+    assert reason in outcome.err
+
+
+def test_a_damaged_node_is_left_to_its_owner(acl: Acl, cluster: LocalCluster) -> None:
+    acl("add", "--offline", "--allow-principal", "User:alice", "--topic", "t")
+    with cluster.store_session() as session:
+        session.set_data("/acls", b"damaged")
+    for words in (("list",), ("add", "--allow-principal", "User:a", "--topic", "t"), ("remove", "--topic", "t")):
+        outcome = acl(*words, "--offline")
+        assert outcome.code == 1
+        assert "the node /acls has no ACLs that this version can read" in outcome.err
+
+
+@pytest.fixture
+def running(cluster: LocalCluster, acl: Acl) -> Iterator[LocalCluster]:
+    """The cluster with its broker started, where nobody may do anything yet."""
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        end(cluster)
+
+
+def test_acls_at_a_broker(acl: Acl, running: LocalCluster, kreplog: Kreplog) -> None:
+    anonymous = ("--allow-principal", "User:ANONYMOUS")
+    for words in (("list",), ("add", *anonymous, "--topic", "t"), ("remove", "--topic", "t")):
+        refused = acl(*words)
+        assert refused.code == 1
+        assert "Cluster authorization failed" in refused.err
+    acl("add", "--offline", *anonymous, "--on-cluster", "--operation", "Alter")
+    eventually(lambda: acl("list").code == 0, lambda: acl("list").err)
+    added = acl("add", *anonymous, "--topic", "t", "--operation", "Create", "--operation", "Describe")
+    assert added.code == 0, added
+    created = kreplog("topic", "create", "t", "--cluster", running.directory)
+    assert created.code == 0, created
+    other = kreplog("topic", "create", "u", "--cluster", running.directory)
+    assert (other.code, "uthorization failed" in other.err) == (1, True), other
+    assert entry("TOPIC", "t", "CREATE", principal="User:ANONYMOUS") in listed(acl("list", "--json"))
+    removed = acl("remove", "--topic", "t", "--json")
+    assert len(listed(removed)) == 2
+    log = (running.home(running.brokers[0]) / "logs" / "authorizer.log").read_text()
+    assert "Principal = User:ANONYMOUS is Denied operation = CREATE" in log
+    assert "requests CreateTopics: t" in log

@@ -1,0 +1,134 @@
+"""The audit log: denials and administrative acts, in Kafka's format, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.core.security.acls import Operation, ResourceType
+from kreplog.core.security.authorizer import Access, AclIndex, Decision
+from kreplog.server.authorization import audit_log
+from kreplog.server.authorization.audit_log import AuditLog
+from kreplog.server.authorization.checks import Decided
+from kreplog.server.monitoring.logs import LogSettings, set_up
+from kreplog.wire.versions import ApiKey
+from tests.server.authorization.clients import ADMIN, Client, allow, authorizing, set_acls
+
+ALICE = Access(AclIndex(()), "User:alice", "10.0.0.7", is_super=False, allows_without_acl=False)
+DENIED, ALLOWED = Decision(False, "DefaultDeny"), Decision(True, "SuperUser")
+
+
+def read(name: str, decision: Decision = DENIED) -> Decided:
+    return Decided(Operation.READ, ResourceType.TOPIC, name, decision, 2)
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "kreplog.authorizer"]
+
+
+def test_a_line_is_kafkas(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    log = AuditLog(lambda: 0)
+    log.record(ALICE, "Fetch", [read("orders")])
+    assert messages(caplog) == [
+        "Principal = User:alice is Denied operation = READ from host = 10.0.0.7 on resource = Topic:LITERAL:orders "
+        "for request = Fetch with resourceRefCount = 2 based on rule DefaultDeny"
+    ]
+    assert log.denied == 1
+
+
+def test_a_repeated_denial_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    times = iter(range(0, 2 * audit_log.REPEATED_MS, 100))
+    log = AuditLog(lambda: next(times))
+    for _ in range(2 * audit_log.REPEATED_MS // 100):
+        log.record(ALICE, "Fetch", [read("orders")])
+    assert len(messages(caplog)) == 2
+    assert log.denied == 2 * audit_log.REPEATED_MS // 100
+
+
+def test_denials_of_other_requests_are_no_repetition(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    log = AuditLog(lambda: 0)
+    for request in ("Fetch", "ListOffsets", "Fetch"):
+        log.record(ALICE, request, [read("orders")])
+    assert len(messages(caplog)) == 2
+
+
+def test_a_flood_of_denials_is_counted_and_hides_no_act(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    now_ms = 0
+    log = AuditLog(lambda: now_ms)
+    log.record(ALICE, "Fetch", [read(f"t-{number}") for number in range(1000)])
+    assert len(messages(caplog)) == audit_log.LINES_PER_SECOND
+    log.record(ALICE, "DeleteTopics", [read("t", ALLOWED)])
+    log.record_act(ALICE, "DeleteTopics", ["t"])
+    assert messages(caplog)[-1] == "Principal = User:alice from host = 10.0.0.7 requests DeleteTopics: t"
+    now_ms = 1000
+    log.record(ALICE, "Fetch", [read("other")])
+    assert "900 decisions were not logged" in messages(caplog)[-2]
+    assert log.denied == 1001
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "MAX_REMEMBERED", 10)
+    log = AuditLog(lambda: 0)
+    log.record(ALICE, "Fetch", [read(f"t-{number}") for number in range(1000)])
+    assert len(log._repeated) <= 10
+
+
+def test_names_of_clients_stay_in_their_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    log = AuditLog(lambda: 0)
+    log.record(ALICE, "JoinGroup", [read("a\nPrincipal = User:bob is Allowed"), read("x" * 10_000)])
+    log.record_act(ALICE, "DeleteGroups", ["a\nb", *(f"g{number}" for number in range(100))])
+    assert all("\n" not in line for line in messages(caplog))
+    assert max(map(len, messages(caplog))) < 1000
+    assert messages(caplog)[-1].endswith("g18, ...")
+
+
+def test_a_broker_logs_denials_and_acts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kreplog.authorizer")
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin, alice = Client(broker, ADMIN), Client(broker, "alice")
+            await set_acls(admin, allow("alice", Operation.DELETE, "mine"))
+            topics = [{"name": name, "topic_id": None} for name in ("mine", "other")]
+            await alice.call(ApiKey.DELETE_TOPICS, topics=topics, timeout_ms=1000)
+            request = {"topics": None, "allow_auto_topic_creation": False}
+            await alice.call(ApiKey.METADATA, **request)
+
+    asyncio.run(scenario())
+    of_alice = [line for line in messages(caplog) if line.startswith("Principal = User:alice ")]
+    allowed, denied, act = of_alice
+    assert allowed.startswith("Principal = User:alice is Allowed operation = DELETE from host = 127.0.0.1")
+    assert "principal=User:alice, host=*, operation=DELETE, permissionType=ALLOW" in allowed
+    assert denied.endswith(
+        "is Denied operation = DELETE from host = 127.0.0.1 on resource = Topic:LITERAL:other "
+        "for request = DeleteTopics with resourceRefCount = 1 based on rule DefaultDeny"
+    )
+    assert act == "Principal = User:alice from host = 127.0.0.1 requests DeleteTopics: mine"
+    created = next(line for line in messages(caplog) if "requests CreateAcls" in line)
+    assert "resource_name=mine" in created
+    assert "principal=User:alice" in created
+
+
+def test_the_audit_log_has_a_file_of_its_own(tmp_path: Path) -> None:
+    root, own = logging.getLogger(), logging.getLogger("kreplog.authorizer")
+    before = root.handlers[:], root.level, own.handlers[:], own.propagate, own.level
+    try:
+        set_up(0, tmp_path, LogSettings(level="error"))
+        assert not (tmp_path / "authorizer.log").exists()
+        AuditLog(lambda: 0).record(ALICE, "Fetch", [read("orders")])
+        assert "Topic:LITERAL:orders" in (tmp_path / "authorizer.log").read_text()
+        assert "orders" not in (tmp_path / "server.log").read_text()
+    finally:
+        root.handlers[:], own.handlers[:], own.propagate = before[0], before[2], before[3]
+        root.setLevel(before[1])
+        own.setLevel(before[4])
