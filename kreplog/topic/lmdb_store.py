@@ -85,6 +85,7 @@ _DAMAGE = (
     lmdb.VersionMismatchError,
 )
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EACCES, errno.EROFS)
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NAME = re.compile(r"kreplog-([1-9][0-9]{0,17})\.table")
 _logger = logging.getLogger("kreplog")
 _open_folders: set[str] = (
@@ -132,7 +133,7 @@ class LmdbStore:
             os.makedirs(self._path, exist_ok=True)
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise error_of("cannot open the folder of the table", self._path, error) from error
+            raise _error_of("cannot open the folder of the table", self._path, error) from error
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield
@@ -191,7 +192,7 @@ class LmdbStore:
         try:
             _allocate(f"{path}-lock", LOCK_BYTES)
         except OSError as error:
-            raise error_of("cannot open the table", self._path, error) from error
+            raise _error_of("cannot open the table", self._path, error) from error
         size = MAP_BYTES
         while True:
             try:
@@ -234,8 +235,10 @@ class LmdbStore:
         number = _errno_of(error)
         if number == errno.EIO and _is_full(self._path):
             number = errno.ENOSPC  # of which LMDB has seen a short write
-        found = error_of(action, self._path, OSError(number, str(error)))
-        found.args = (f"{found.args[0]}; its kreplog-*.table may be deleted, the table is then loaded again ({error})",)
+        found = _error_of(action, self._path, OSError(number, str(error)))
+        if number not in _NO_RIGHT:
+            advice = "its kreplog-*.table may be deleted, the table is then loaded again"
+            found.args = (f"{found.args[0]}; {advice} ({error})",)
         return found
 
     def close(self) -> None:
@@ -338,8 +341,13 @@ class LmdbStore:
     def find_replacement(self) -> None:
         """Use the file by which another process has replaced this one, where it has. Raises as `_replace`."""
         path = self._file(self._number)
-        if os.path.exists(path):
+        try:
+            os.stat(path)
             return
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # whether it was replaced, nobody knows
+            raise _error_of("cannot look at the table", self._path, error) from error
         with self._lock.exclusive():
             if self._file(self._number) == path:
                 self._reopen(after=0)
@@ -592,6 +600,14 @@ class _SharedLock:
             with self._condition:
                 self._exclusive = False
                 self._condition.notify_all()
+
+
+def _error_of(action: str, path: str, error: OSError) -> Exception:
+    found = error_of(action, path, error)
+    if error.errno in _NO_RIGHT:
+        advice = "every process that opens a table writes to its files: give this user that right, or a path of its own"
+        found.args = (f"{found.args[0]}; {advice}",)
+    return found
 
 
 def _allocate(path: str, size: int) -> None:

@@ -125,6 +125,25 @@ def test_power_loss_of_hundreds_of_schema_files(folder: Path, shim: Path, figure
     schemas(folder, shim, 1000, 400, figure)
 
 
+def tables(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    pytest.importorskip("lmdb")
+    output = run_driver("table_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) >= seeds and int(match[3]) >= 4 * seeds, output
+    figure(match[0])
+
+
+def test_power_loss_of_tables(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    """A table in a file has what the log has, which may have lost what the file has applied; its last transaction alone
+    may be lost."""
+    tables(folder, shim, 0, 6, figure)
+
+
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_tables(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    tables(folder, shim, 1000, 200, figure)
+
+
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
     """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
     namespace = ["unshare", "--mount", "--propagation", "private"]
