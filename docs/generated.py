@@ -25,6 +25,7 @@ from kreplog.config import (
     GroupConfig,
     LogConfig,
     ReplicationConfig,
+    SaslConfig,
     TopicConfig,
     TransactionConfig,
 )
@@ -82,6 +83,7 @@ KAFKA_DEFAULTS = {
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
     "group.consumer.assignors": f"{','.join(ASSIGNORS)} (the same ones, by their classes)",
+    "sasl.enabled.mechanisms": "GSSAPI",
     "group.consumer.migration.policy": "disabled (bidirectional from Kafka 4.0 on)",
     "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
 }
@@ -288,6 +290,7 @@ def _broker_settings() -> str:
         (settings._GROUPS, described(GroupConfig.__doc__ or "")),
         (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
         (TLS_NAMES, described(TlsSettings.__doc__ or "")),
+        (settings._SASL, described(SaslConfig.__doc__ or "")),
     )
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []

@@ -71,10 +71,13 @@ RANGES = {
     "message_timestamp_before_max_ms": (0, 2**63 - 1),
     "message_timestamp_after_max_ms": (0, 2**63 - 1),
     "dedupe_buffer_size": (1 << 10, 1 << 40),
+    "connections_max_reauth_ms": (0, 2**63 - 1),
+    "connection_failed_authentication_delay_ms": (0, 2**31 - 1),
+    "sasl_server_max_receive_size": (1024, 2**31 - 1),
 }
 """By setting: the least and the greatest that is allowed."""
 
-LISTS = frozenset({"cleanup_policy", "group_consumer_assignors"})
+LISTS = frozenset({"cleanup_policy", "group_consumer_assignors", "sasl_enabled_mechanisms"})
 """Settings that are lists, separated by commas."""
 
 
@@ -427,7 +430,45 @@ class TransactionConfig:
         _check_fields(self)
 
 
-def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig | TransactionConfig) -> None:
+SASL_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+"""The SASL mechanisms that a broker can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaslConfig:
+    """The settings of a broker's listeners of SASL_PLAINTEXT and SASL_SSL.
+
+    sasl_enabled_mechanisms: the mechanisms that clients may choose from; `PLAIN`, which sends the password, on
+        listeners of SASL_SSL and unix sockets alone.
+    connections_max_reauth_ms: time after which a client must authenticate itself again (KIP-368), 0 for never.
+    connection_failed_authentication_delay_ms: time before a client that has failed to authenticate itself is answered
+        and disconnected.
+    sasl_server_max_receive_size: maximum size of a request of a client that has not authenticated itself.
+    """
+
+    sasl_enabled_mechanisms: str = _choice("SCRAM-SHA-256,SCRAM-SHA-512", SASL_MECHANISMS)
+    connections_max_reauth_ms: int = 0
+    connection_failed_authentication_delay_ms: int = 100
+    sasl_server_max_receive_size: int = 512 << 10
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        names = self.mechanisms
+        if not set(names) <= set(SASL_MECHANISMS) or len(set(names)) < len(names):
+            raise UsageError(
+                f"sasl_enabled_mechanisms = {self.sasl_enabled_mechanisms}: must be a list of some of "
+                f"{', '.join(SASL_MECHANISMS)}, each once"
+            )
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The enabled mechanisms, in the order of responses to SaslHandshake."""
+        return tuple(name.strip() for name in self.sasl_enabled_mechanisms.split(","))
+
+
+def _check_fields(
+    settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig | TransactionConfig | SaslConfig,
+) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if value is None and field.default is None:

@@ -45,6 +45,8 @@ class ErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -66,6 +68,7 @@ class ErrorCode(IntEnum):
     SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     REASSIGNMENT_IN_PROGRESS = 60
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -89,6 +92,9 @@ class ErrorCode(IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -242,6 +248,41 @@ class PeerProtocolError(KreplogError):
     """
 
     kafka_code = ErrorCode.INVALID_REQUEST
+
+
+class AuthenticationError(KreplogError):
+    """A peer has not proved who it is; nothing was done for it. On a broker the message is sent to the client."""
+
+    kafka_code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class InvalidCredentialsError(AuthenticationError):
+    """The name, the password or a message of the exchange is wrong. On a broker the message, which may show whether a
+    user exists, is for its log alone."""
+
+
+class UnsupportedMechanismError(UsageError):
+    """There is no such SASL mechanism, or it is not enabled; nothing was changed."""
+
+    kafka_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+
+
+class UnacceptableCredentialError(UsageError):
+    """A user cannot have this name, number of iterations, salt or password; nothing was changed."""
+
+    kafka_code = ErrorCode.UNACCEPTABLE_CREDENTIAL
+
+
+class UnknownCredentialError(KreplogError):
+    """There is no such user, or the user has no credential of the mechanism; nothing was changed."""
+
+    kafka_code = ErrorCode.RESOURCE_NOT_FOUND
+
+
+class DuplicateResourceError(UsageError):
+    """A request names the same thing twice; nothing was changed."""
+
+    kafka_code = ErrorCode.DUPLICATE_RESOURCE
 
 
 class InvariantError(KreplogError):

@@ -128,7 +128,7 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
-    # wire encodes and decodes core.messages. core.security: ACLs as brokers have them, here and below.
+    # wire encodes and decodes core.messages; security has the client's end of SASL, credentials, and ACLs.
     "kreplog.client": EVERYWHERE
     | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.security"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
@@ -354,6 +354,7 @@ def test_a_map_that_differs_is_found(row: str, used: set[str], found: list[str])
 
 PURE = {
     "__future__",
+    "base64",
     "bisect",
     "collections",
     "dataclasses",
@@ -361,6 +362,7 @@ PURE = {
     "functools",
     "hashlib",
     "heapq",
+    "hmac",
     "ipaddress",
     "itertools",
     "json",

@@ -18,6 +18,8 @@
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
     /acls                                           all ACLs, see core.security.acl_requests
+    /config/users                                   the secret for the credentials of unknown users
+    /config/users/[user]                            credentials of a user: texts by mechanism, as Kafka writes them
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
     /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
     /latest_producer_id_block                       the first producer id that no broker has allocated, decimal
@@ -61,6 +63,7 @@ UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ACLS = "/acls"
+USERS = "/config/users"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 BROKER_FAILURES = "/broker_failure_notification"
@@ -128,6 +131,22 @@ def topic_config(name: str) -> str:
 def broker_config(broker_id: int | None) -> str:
     """The node of a broker's dynamic configs; None: of the cluster-wide default."""
     return f"{BROKER_CONFIGS}/{'default' if broker_id is None else broker_id}"
+
+
+def user(name: str) -> str:
+    """The node of a user's credentials: all bytes but letters, digits, - and _ are escaped as in URLs."""
+    plain = b"-_"
+    escaped = (chr(byte) if bytes((byte,)).isalnum() or byte in plain else f"%{byte:02X}" for byte in name.encode())
+    return f"{USERS}/{''.join(escaped)}"
+
+
+def user_name(path: str) -> str:
+    """The user that a node is of. Raises CoordinationError."""
+    first, *escaped = path.removeprefix(f"{USERS}/").encode().split(b"%")
+    try:
+        return (first + b"".join(bytes((int(part[:2], 16),)) + part[2:] for part in escaped)).decode()
+    except ValueError as error:
+        raise CoordinationError(f"the node {path} is of no user: delete it", path=path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +318,22 @@ def decode_broker_config(path: str, node: Node | None) -> tuple[tuple[str, str],
         return tuple(sorted((name, str(value)) for name, value in _parsed(node.data).items()))
     except (ValueError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
+
+
+def encode_user(credentials: Mapping[str, str]) -> bytes:
+    return _encode(dict(sorted(credentials.items())))
+
+
+def decode_user(path: str, node: Node | None) -> dict[str, str]:
+    """Texts by mechanism, none if there is no node. Raises CoordinationError, which does not quote them."""
+    if node is None:
+        return {}
+    try:
+        return {name: str(value) for name, value in _parsed(node.data).items()}
+    except (ValueError, AttributeError) as error:
+        raise CoordinationError(
+            f"the node {path} has no credentials as kreplog writes them: delete it", path=path
+        ) from error
 
 
 def encode_replicas(replicas: Iterable[int]) -> bytes:

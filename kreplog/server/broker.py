@@ -62,6 +62,7 @@ from kreplog.server.runtime.starting import (
 )
 from kreplog.server.runtime.store import StoreLink, make_store
 from kreplog.server.runtime.watchdog import Watchdog
+from kreplog.server.security.credential_cache import CredentialCache
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage import log_loader
 from kreplog.server.storage.background import BackgroundTasks
@@ -112,6 +113,7 @@ class Broker:
         settings, logs = self.settings, self.logs
         work = {
             "store": self.store.run(),
+            "credentials": self.user_credentials.run(),
             "checkpoints": write_checkpoints(logs, settings.checkpoint_interval_ms),
             "retention": enforce_retention(logs, self.runners.replicas.put, settings.retention_check_interval_ms),
             "producers": expire_producers(logs, settings.producer_check_interval_ms),
@@ -240,6 +242,7 @@ class Broker:
         )
         authorizer = authorizer_of(settings)
         self.acl_cache = None if authorizer is None else AclCache(self.store, authorizer)
+        self.user_credentials = CredentialCache(self.store)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
         self.group_logs = CoordinatorLogs(self.hosted, append, runners.groups.put)
@@ -254,6 +257,7 @@ class Broker:
             manager=self.manager,
             transactions=self.cores.transactions,
             store=self.store,
+            user_credentials=self.user_credentials,
             topics=self.topics,
             metadata_waits=self.metadata_waits,
             hosted=self.hosted,
@@ -274,7 +278,7 @@ class Broker:
             self._connection_closed,
             self._task_ended,
         )
-        self.server.serve(self.api.handle)
+        self.server.serve(self.api.handle, self.api.sasl.connection)
         EffectExecutor(
             cores=self.cores,
             runners=runners,
@@ -297,6 +301,7 @@ class Broker:
     def _session_started(self, session_id: int) -> None:
         if self.acl_cache is not None:
             self.acl_cache.session_started()
+        self.user_credentials.session_started()
         self.runners.session_started(session_id)
 
     def _session_lost(self) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kreplog.config import SaslConfig
 from kreplog.errors import UsageError
 from kreplog.types import DEFAULT_LISTENER, Endpoint, SecurityProtocol
 
@@ -21,9 +22,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 DEFAULT_PROTOCOLS = tuple((protocol.name, protocol) for protocol in SecurityProtocol)
 """listener.security.protocol.map by default: each protocol is the name of a listener too."""
-
-NOT_OFFERED = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
-"""Security protocols of which this version has no implementation: their listeners are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +94,6 @@ def check_listeners(listeners: Sequence[Listener], advertised: Sequence[Listener
     if not any(listener.host for listener in listeners):
         raise UsageError("listeners must contain a host:port, the address for clients")
     for listener in listeners:
-        if listener.security_protocol in NOT_OFFERED:
-            raise UsageError(
-                f"listeners = {listener}: {listener.security_protocol.name} is not offered by this version"
-            )
         if listener.path and listener.security_protocol.encrypts:
             raise UsageError(
                 f"listeners = {listener}: a unix socket has no TLS: its protocol is PLAINTEXT or SASL_PLAINTEXT"
@@ -124,6 +118,16 @@ def check_listeners(listeners: Sequence[Listener], advertised: Sequence[Listener
             raise UsageError(
                 f"listeners = {address} is not an address that clients can connect to: set advertised.listeners"
             )
+
+
+def check_mechanisms(listener: Listener, sasl: SaslConfig) -> None:
+    """Raise UsageError for a listener by which clients would send their passwords over a network as they are."""
+    exposed = listener.host and listener.security_protocol is SecurityProtocol.SASL_PLAINTEXT
+    if exposed and "PLAIN" in sasl.mechanisms:
+        raise UsageError(
+            f"listeners = {listener}: clients would send their passwords unencrypted: take PLAIN out of "
+            f"sasl.enabled.mechanisms, or make {listener.name} a SASL_SSL listener"
+        )
 
 
 def _check_names(listeners: Iterable[Listener]) -> None:

@@ -19,6 +19,7 @@ from kreplog.config import (
     GroupConfig,
     LogConfig,
     ReplicationConfig,
+    SaslConfig,
     TopicConfig,
     TransactionConfig,
 )
@@ -31,6 +32,7 @@ from kreplog.server.listeners import (
     WILDCARDS,
     Listener,
     check_listeners,
+    check_mechanisms,
     is_loopback,
     parse_listener,
     parse_protocol_map,
@@ -101,7 +103,7 @@ class BrokerSettings:
     handshake_timeout_ms: maximum time of a TLS handshake; a slower one ends with its connection.
     listener_values: settings that a listener has of its own, `listener.name.NAME.SETTING`, by its name and theirs.
     tls: the settings of TLS of all listeners without their own.
-    replication, topic, log, groups, transactions: all settings with Kafka's names there; see kreplog.config.
+    replication, topic, log, groups, transactions, sasl: all settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
@@ -157,6 +159,7 @@ class BrokerSettings:
     log: LogConfig
     groups: GroupConfig
     transactions: TransactionConfig
+    sasl: SaslConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,7 @@ def check(
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in OF_LOGS.items()}),
         groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
         transactions=TransactionConfig(**{field: complete[name] for name, field in _TRANSACTIONS.items()}),
+        sasl=SaslConfig(**{field: complete[name] for name, field in _SASL.items()}),
     )
     _check_listeners(settings)
     _check_internal(settings)
@@ -327,6 +331,8 @@ def _check_listeners(settings: BrokerSettings) -> None:
                 f"{_OF_LISTENER}{name.lower()}.{setting}: listeners have none named {name}, but "
                 f"{', '.join(sorted(names))}"
             )
+    for listener in settings.listeners:
+        check_mechanisms(listener, sasl_settings(settings, listener.name))
     given = [("listeners", listener) for listener in settings.listeners]
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))
@@ -351,6 +357,12 @@ def _check_authorizer(settings: BrokerSettings) -> None:
     for name in _OF_AUTHORIZER:
         if name in settings.given and not settings.authorizer:
             raise UsageError(f"{name} has no effect without authorizer.class.name = {STANDARD_AUTHORIZER}")
+
+
+def sasl_settings(settings: BrokerSettings, listener: str) -> SaslConfig:
+    """The settings of SASL of the listener of that name: its own over the broker's."""
+    own = settings.listener_values.get(listener, {})
+    return replace(settings.sasl, **{_SASL[name]: value for name, value in own.items() if name in _SASL})
 
 
 def _check_heartbeats(groups: GroupConfig) -> None:
@@ -381,6 +393,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (_GROUPS, settings.groups),
         (_TRANSACTIONS, settings.transactions),
         (TLS_NAMES, settings.tls),
+        (_SASL, settings.sasl),
     ):
         if name in names:
             return _plain(getattr(config, names[name]))
@@ -571,12 +584,13 @@ UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.
 
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
 OF_TOPICS = SETTINGS_OF_TOPICS | {"log.cleanup.policy": "cleanup_policy"}
-PER_LISTENER = (*TLS_NAMES, "max.connection.creation.rate")
+PER_LISTENER = (*TLS_NAMES, "max.connection.creation.rate", "sasl.enabled.mechanisms", "connections.max.reauth.ms")
 """Settings that a listener may have of its own."""
 
 _OF_LISTENER = "listener.name."
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
+_SASL = {field.name.replace("_", "."): field.name for field in fields(SaslConfig)}
 OF_LOGS = {
     "log.retention.ms": "retention_ms",
     "log.retention.bytes": "retention_bytes",
@@ -681,6 +695,7 @@ SETTINGS: dict[str, _Setting] = {
     **_of_config(OF_LOGS, LogConfig()),
     **_of_config(_GROUPS, GroupConfig()),
     **_of_config(_TRANSACTIONS, TransactionConfig()),
+    **_of_config(_SASL, SaslConfig()),
 }
 """Every setting of a broker, by Kafka's name."""
 

@@ -70,7 +70,7 @@ class FrameReader:
     def __init__(
         self, limit: int = MAX_FRAME_BYTES, scratch: bytearray | None = None, *, trusting: bool = False
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._at_first = limit if trusting else _AT_FIRST
         self._scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
         self._size_bytes = b""  # of the next frame, as far as they have come
@@ -128,9 +128,9 @@ class FrameReader:
                 break
             (size,) = _SIZE.unpack(self._size_bytes)
             self._size_bytes = b""
-            if not 0 < size <= self._limit:
+            if not 0 < size <= self.limit:
                 advice = ": does the client use TLS here?" if size >> 16 == _TLS_HANDSHAKE else ""
-                raise PeerProtocolError(f"a frame of {size} bytes: 1 to {self._limit} are allowed{advice}")
+                raise PeerProtocolError(f"a frame of {size} bytes: 1 to {self.limit} are allowed{advice}")
             if len(data) - at >= size:
                 frames.append(bytes(data[at : at + size]))
             else:

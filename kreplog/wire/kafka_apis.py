@@ -96,7 +96,7 @@ KAFKA_4: Mapping[int, tuple[str, int, int]] = MappingProxyType(
 )
 """By API key: name, first and last version. Source: ApiMessageType of Kafka 4.4.0, the broker's listener."""
 
-_NO_AUTHENTICATION = "listeners do not authenticate clients"
+_NO_TOKENS = "there are no delegation tokens (KIP-48)"
 _NO_QUOTAS = "there are no client quotas"
 _NO_QUORUM = "there is no KRaft quorum: controllers are elected in the coordination store"
 _NO_CLIENT_METRICS = "brokers take no metrics of clients (KIP-714)"
@@ -105,7 +105,7 @@ _NO_STREAMS_GROUPS = "there are no streams groups (KIP-1071)"
 
 NOT_OFFERED: Mapping[int, str] = MappingProxyType(
     {
-        **dict.fromkeys((17, 36, 38, 39, 40, 41, 50, 51), _NO_AUTHENTICATION),
+        **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
         ApiKey.WRITE_TXN_MARKERS: "coordinators alone write markers; version 1 is between brokers",
         34: "a replica does not move between the log directories of a broker",
         **dict.fromkeys((48, 49), _NO_QUOTAS),

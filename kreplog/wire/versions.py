@@ -33,6 +33,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -50,6 +51,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -57,6 +59,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -84,6 +88,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.SYNC_GROUP: (0, 5),
         ApiKey.DESCRIBE_GROUPS: (0, 6),
         ApiKey.LIST_GROUPS: (0, 5),
+        ApiKey.SASL_HANDSHAKE: (0, 1),
         ApiKey.API_VERSIONS: (0, 3),
         ApiKey.CREATE_TOPICS: (2, 7),
         ApiKey.DELETE_TOPICS: (1, 6),
@@ -100,6 +105,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.DELETE_GROUPS: (0, 2),
         ApiKey.ELECT_LEADERS: (0, 2),
@@ -107,6 +113,8 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
@@ -167,6 +175,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.SYNC_GROUP: 4,
         ApiKey.DESCRIBE_GROUPS: 5,
         ApiKey.LIST_GROUPS: 3,
+        ApiKey.SASL_HANDSHAKE: NEVER_FLEXIBLE,
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
@@ -184,6 +193,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,
+        ApiKey.SASL_AUTHENTICATE: 2,
         ApiKey.CREATE_PARTITIONS: 2,
         ApiKey.DELETE_GROUPS: 2,
         ApiKey.ELECT_LEADERS: 2,
@@ -191,6 +201,8 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
         ApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,

@@ -59,14 +59,17 @@ from kreplog.server.handlers.inspection import Recompression, inspected, recompr
 from kreplog.server.handlers.metadata import Description, MetadataHandlers, lists_all
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
+from kreplog.server.handlers.sasl_requests import SaslHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
 from kreplog.server.handlers.topics import TopicViews
+from kreplog.server.handlers.user_credentials import UserCredentialHandlers
 from kreplog.server.monitoring.logs import log_applied
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
 from kreplog.server.runtime.store import AnySession, StoreLink
+from kreplog.server.security.credential_cache import CredentialCache
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Endpoint, named_endpoints
@@ -137,6 +140,7 @@ class Host:
     manager: ReplicaManager
     transactions: TransactionCoordinator
     store: StoreLink
+    user_credentials: CredentialCache
     topics: TopicViews
     metadata_waits: MetadataWaits
     hosted: HostedReplicas
@@ -181,7 +185,10 @@ class Api:
         self._automatic = AutomaticTopics(
             settings.auto_create_topics, host.manager.metadata, self._admin.create_default_topics, self._start
         )
+        self.sasl = SaslHandlers(host.user_credentials, settings, self._start)
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
+            ApiKey.SASL_HANDSHAKE: self.sasl.handshake,
+            ApiKey.SASL_AUTHENTICATE: self.sasl.authenticate,
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LEADER_AND_ISR: self._control,
@@ -191,13 +198,14 @@ class Api:
             ApiKey.WRITE_TXN_MARKERS: self._write_markers,
             ApiKey.API_VERSIONS: self._api_versions,
         }
-        self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted))
+        users = UserCredentialHandlers(store, host.user_credentials)
+        self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted), users)
         self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, metadata.brokers_at, settings.groups, settings.transactions
         )
         configs = ConfigHandlers(store, host.topics, host.dynamic)
         acls = AclHandlers(store, host.authorizer, host.acl_cache)
-        self._commands = _commands(self._admin, configs, self._producer_ids, acls)
+        self._commands = _commands(self._admin, configs, self._producer_ids, acls, users)
         self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands}
         self.guard = Guard(
             host.authorizer,
@@ -429,6 +437,7 @@ class Api:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self.sasl.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # Requests to the replication core
@@ -612,7 +621,7 @@ class Api:
 
 
 def _queries(
-    metadata: MetadataHandlers, producers: ProducerHandlers
+    metadata: MetadataHandlers, producers: ProducerHandlers, users: UserCredentialHandlers
 ) -> dict[int, Callable[[Any, int, str], Description]]:
     """Handlers of requests that describe the cluster, by API key; called with a request, its version, and the name of
     its listener."""
@@ -625,11 +634,16 @@ def _queries(
         ApiKey.DESCRIBE_CONFIGS: lambda request, version, listener: metadata.configs(request),
         ApiKey.DESCRIBE_LOG_DIRS: lambda request, version, listener: metadata.log_dirs(request),
         ApiKey.DESCRIBE_PRODUCERS: lambda request, version, listener: producers.describe(request),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda request, version, listener: users.describe(request),
     }
 
 
 def _commands(
-    admin: AdminHandlers, configs: ConfigHandlers, producer_ids: ProducerIdHandlers, acls: AclHandlers
+    admin: AdminHandlers,
+    configs: ConfigHandlers,
+    producer_ids: ProducerIdHandlers,
+    acls: AclHandlers,
+    users: UserCredentialHandlers,
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
@@ -645,6 +659,7 @@ def _commands(
         ApiKey.ELECT_LEADERS: admin.elect_leaders,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter,
     }
 
 

@@ -186,6 +186,10 @@ class Connection:
             return ""
         return f"/{name[0]}" if isinstance(name, tuple) else "/127.0.0.1"
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """Set the maximum size of the frames that begin from now on."""
+        self._frames.limit = max_frame_bytes
+
     # In
 
     def pause(self) -> None:

@@ -1,8 +1,8 @@
 """Server: a broker's listeners, its connections, and their requests in flight, answered in the order of arrival.
 
 A connection over its limit on requests in flight, or on queued bytes, is not read until it is below. Idle connections
-are closed after connections.max.idle.ms. At max.connections, a connection that has sent no request is closed for a new
-one, or else the one that is idle for longest.
+are closed after connections.max.idle.ms. At max.connections, a connection that has sent no request, or has not
+authenticated itself, is closed for a new one, or else the one that is idle for longest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.security.principal import ANONYMOUS, Principal
-from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.core.security.sasl import SaslConnection
+from kreplog.errors import InvariantError, PeerProtocolError, UsageError
+from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
@@ -38,12 +40,17 @@ from kreplog.server.network.tls_listeners import TlsListener
 from kreplog.tls import TlsSocket
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
-from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS
+from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
 MAX_HANDSHAKES = 256
 """Maximum of concurrent handshakes; beyond it the oldest is closed."""
+
+
+LINGER_S = 0.1
+"""Time for a client to read why it is refused, before its connection is closed: kafka-python drops a response that it
+reads together with the end of the stream."""
 
 
 class RequestContext:
@@ -99,6 +106,11 @@ class RequestContext:
             _log.exception("%s: the response to %s cannot be encoded", self._client.peer, self.header)
             self.close()
 
+    def refuse(self, buffers: Sequence[Any] = ()) -> None:
+        """Send a frame, or none, and close the connection, whose client has not authenticated itself; both later, so
+        that nobody tries many passwords."""
+        self._client.refuse(self, buffers)
+
     def hold(self, size: int) -> None:
         """Take no other request of the connection before `release`, and charge it `size` bytes until then, since the
         request is handled outside the event loop."""
@@ -143,10 +155,17 @@ class Limits:
     max_per_ip: int = 1 << 30
     per_ip_overrides: tuple[tuple[str, int], ...] = ()
     max_creation_rate: int = 1 << 30
+    max_unauthenticated_frame_bytes: int = 512 << 10
+    failed_authentication_delay_ms: int = 100
+
+
+_RAW_TOKEN = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)
+"""In place of the header of a token that has none, after SaslHandshake version 0."""
 
 
 class ClientConnection:
-    """A connection that a listener accepted. has_requested: it has sent a whole request. principal: whose it is.
+    """A connection that a listener accepted. has_requested: it has sent a whole request, or where there is SASL, has
+    authenticated itself. principal: whose it is. sasl: None for a listener without.
     address: the IP address of its other end, 127.0.0.1 for a unix socket.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
@@ -169,14 +188,17 @@ class ClientConnection:
         self.internal = internal
         self.listener = listener.name
         self.security_protocol = listener.security_protocol
-        self.principal = principal
+        self.sasl = server.sasl_of(listener) if listener.security_protocol.authenticates else None
+        self.principal = principal if self.sasl is None else ANONYMOUS
         self._server = server
         self._in_flight: deque[RequestContext] = deque()
         self._holds = 0
         self._held_bytes = 0
         memory = None if internal else server.memory
+        limits = server.limits
+        max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
         connection = TlsConnection if isinstance(sock, TlsSocket) else Connection
-        self._connection = connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
+        self._connection = connection(sock, max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
         self.address = self._connection.host.removeprefix("/")
 
@@ -199,15 +221,24 @@ class ClientConnection:
         connection = self._connection
         return None if self._in_flight and not connection.queued_bytes else connection.active_at
 
+    @property
+    def expects_raw_token(self) -> bool:
+        """Whether the next frame has no header."""
+        return self.sasl is not None and self.sasl.expects_raw_token
+
     def _on_frame(self, frame: Frame) -> None:
-        if not self.has_requested:
-            self.has_requested = True
-            self._server.first_request_received(self)
-        header = decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
+        sasl = self.sasl
+        if sasl is None:
+            self._proved()
+        raw = self.expects_raw_token
+        header = _RAW_TOKEN if raw else decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
         context = RequestContext(self, header, self._connection.active_at)
         self._in_flight.append(context)
         try:
-            self._server.handle(context, frame)
+            if sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms()):
+                self._server.handle(context, frame)
+            else:
+                context.refuse()
         except PeerProtocolError:
             raise
         except Exception:
@@ -215,6 +246,26 @@ class ClientConnection:
             self.close()
         if self._over_limit():
             self._connection.pause()
+
+    def authenticated(self, principal: Principal) -> None:
+        """The client has proved who it is."""
+        self.principal = principal
+        self._connection.limit_frames(self._server.limits.max_frame_bytes)
+        self._proved()
+
+    def _proved(self) -> None:
+        """The connection is of a client, and not of somebody who only connects."""
+        if not self.has_requested:
+            self.has_requested = True
+            self._server.first_request_received(self)
+
+    def refuse(self, context: RequestContext, buffers: Sequence[Any]) -> None:
+        """As RequestContext.refuse."""
+        self.hold(0)
+        self._server.authentication_failed(self)
+        loop, delay_s = asyncio.get_running_loop(), self._server.limits.failed_authentication_delay_ms / 1000
+        loop.call_later(delay_s, context.respond, buffers)
+        loop.call_later(delay_s + LINGER_S, self.close)
 
     def _over_limit(self) -> bool:
         limits = self._server.limits
@@ -265,18 +316,25 @@ class ClientConnection:
         self._connection.close()
 
 
+SaslOf = Callable[[Listener], SaslConnection]
+"""Makes the state of SASL on a new connection of a listener that has it."""
+
+
 def _not_served(context: RequestContext, frame: Frame) -> None:
     context.close()
 
 
 class Server:
-    """The listeners of a broker and their connections. account: charged for clients' buffers.
+    """The listeners of a broker and their connections. account: charged for clients' buffers. failed_authentications:
+    connections that were refused for want of authentication.
 
     The listeners can be opened first, since a broker registers their ports; a request before `serve` closes its
     connection."""
 
     def __init__(self, limits: Limits, account: MemoryAccount | None = None) -> None:
         self.handle: Handle = _not_served
+        self._sasl_of: SaslOf | None = None
+        self.failed_authentications = 0
         self.limits = limits
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
@@ -293,9 +351,10 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 
-    def serve(self, handle: Handle) -> None:
-        """Pass the requests of all connections to `handle`."""
+    def serve(self, handle: Handle, sasl_of: SaslOf | None = None) -> None:
+        """Pass the requests of all connections to `handle`. sasl_of: needed where a listener has SASL."""
         self.handle = handle
+        self._sasl_of = sasl_of
 
     def listen(self, address: Listener, tls: TlsListener | None = None, creation_rate: int | None = None) -> Listener:
         """Open a listener for clients; returns its address with the actual port. tls: of a listener that encrypts.
@@ -417,8 +476,20 @@ class Server:
         victim.close()
         return True
 
+    def sasl_of(self, listener: Listener) -> SaslConnection:
+        if self._sasl_of is None:
+            raise InvariantError(f"the listener {listener} has SASL, and the broker none")
+        return self._sasl_of(listener)
+
+    def authentication_failed(self, client: ClientConnection) -> None:
+        """A client has failed to authenticate itself, and will be disconnected."""
+        self.failed_authentications += 1
+        if is_power_of_two(self.failed_authentications) and client.sasl is not None:
+            text = "%s: failed authentication at %s: %s; failed ones since the start: %d"
+            _log.warning(text, client.peer, client.listener, client.sasl.failure, self.failed_authentications)
+
     def first_request_received(self, client: ClientConnection) -> None:
-        """A connection has sent its first request."""
+        """A connection has sent its first request, or has authenticated itself."""
         if client in self._without_request:
             del self._without_request[client]
             self._clients[client] = None

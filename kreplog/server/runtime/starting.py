@@ -95,6 +95,8 @@ def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
         settings.max_per_ip,
         settings.per_ip_overrides,
         settings.max_creation_rate,
+        settings.sasl.sasl_server_max_receive_size,
+        settings.sasl.connection_failed_authentication_delay_ms,
     )
 
 
