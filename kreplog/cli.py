@@ -116,5 +116,6 @@ _mount("partition", "Reassign partitions to brokers, and elect preferred leaders
 _mount("group", "List, describe and delete consumer groups, and reset their offsets.")
 _mount("transaction", "List, describe and abort transactions.")
 _mount("acl", "List, add and remove ACLs: who may do what.")
+_mount("user", "Add, list and remove users, who authenticate themselves at SASL listeners.")
 _mount("produce", "Produce a record for each line of a file or stdin.")
 _mount("consume", "Print the records of a topic.")

@@ -1,9 +1,10 @@
 """What Kafka's protocol has no request for, by the coordination store itself: which brokers are registered, and the
-removal of a topic's last partitions, requested from the controller; and ACLs, which must exist before the first client
-may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
+removal of a topic's last partitions, requested from the controller; and ACLs and users, which must exist before the
+first client may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,10 @@ from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.request_calls import carry_out
-from kreplog.core.security import acl_requests
+from kreplog.core.security import acl_requests, user_requests
 from kreplog.core.security.acls import AclBinding, AclFilter
+from kreplog.core.security.credentials import SECRET_BYTES
+from kreplog.core.security.user_requests import CredentialUpsertion
 from kreplog.errors import ErrorCode, NoNodeError, UsageError
 from kreplog.server.runtime.store import children_of
 from kreplog.server.runtime.store_steps import log_note
@@ -60,6 +63,24 @@ def create_acls(session: Session, acls: Sequence[AclBinding]) -> None:
 def delete_acls(session: Session, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
     """Delete ACLs, and return those of each filter. Raises CoordinationError."""
     return carry_out(acl_requests.delete_acls(filters), _SessionCalls(session))
+
+
+def put_user(session: Session, credentials: Sequence[CredentialUpsertion]) -> None:
+    """Create or replace credentials of one user. Raises UnacceptableCredentialError, CoordinationError."""
+    changes = user_requests.changes_of(credentials)
+    steps = user_requests.alter_user(credentials[0].user, changes, secrets.token_bytes(SECRET_BYTES))
+    carry_out(steps, _SessionCalls(session))
+
+
+def remove_user(session: Session, user: str) -> None:
+    """Delete all credentials of a user. Raises UnknownCredentialError, CoordinationError."""
+    carry_out(user_requests.remove_user(user), _SessionCalls(session))
+
+
+def users_in(session: Session) -> dict[str, dict[str, int]]:
+    """The iterations of the credentials of all users, by user and mechanism. Raises CoordinationError."""
+    found = carry_out(user_requests.stored_users(), _SessionCalls(session))
+    return {user: {name: given.iterations for name, given in each.items()} for user, each in found.items()}
 
 
 class _SessionCalls:

@@ -27,6 +27,7 @@ from kreplog.commands.produce import produce_app
 from kreplog.commands.producer_transactions import transaction_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
+from kreplog.commands.users import user_app
 
 broker_app = App("Run a broker of a cluster on this host, and change settings of running ones.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
@@ -47,6 +48,7 @@ APPS = {
     "group": group_app,
     "transaction": transaction_app,
     "acl": acl_app,
+    "user": user_app,
     "produce": produce_app,
     "consume": consume_app,
 }
