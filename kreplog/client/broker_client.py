@@ -7,18 +7,23 @@ import itertools
 from contextlib import suppress
 from typing import Any
 
+from kreplog.client.sasl_login import SaslLogin
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import PeerProtocolError
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
 from kreplog.wire.versions import ApiKey
 
+_SASL_VERSION = 1
+"""Of SaslHandshake and SaslAuthenticate, since Kafka 2.2."""
+
 Address = tuple[str, int]
 """Host and port of a client listener."""
 
 
 class BrokerClient:
-    """Sends one request at a time to the broker at `address`; the first one connects. timeout_s: of each request."""
+    """Sends one request at a time to the broker at `address`; the first one connects, and authenticates. timeout_s: of
+    each request."""
 
     def __init__(self, address: Address, timeout_s: float, security: ClientSecurity = PLAINTEXT) -> None:
         self._security = security
@@ -34,24 +39,29 @@ class BrokerClient:
 
     async def send(self, request: list[Any]) -> bytes:
         """Send the frame of any request; return the frame of its response. Raises OSError, TimeoutError,
-        PeerProtocolError; the connection is closed then."""
+        PeerProtocolError, AuthenticationError; the connection is closed then."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
                     self._streams = await asyncio.open_connection(*self._address, ssl=self._security.context)
-                reader, writer = self._streams
-                writer.writelines(request)
-                await writer.drain()
-                size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
-                if not 0 < size <= MAX_FRAME_BYTES:
-                    raise PeerProtocolError(f"a response of {size} bytes: allowed are 1 to {MAX_FRAME_BYTES}")
-                return await reader.readexactly(size)
+                    if self._security.login is not None:
+                        await self._authenticate(self._security.login, *self._streams)
+                return await _exchange(request, *self._streams)
         except asyncio.IncompleteReadError as error:
             self.close()
             raise ConnectionResetError("the broker closed the connection") from error
         except BaseException:
             self.close()
             raise
+
+    async def _authenticate(self, login: SaslLogin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests = login.requests()
+        api, fields = next(requests)
+        with suppress(StopIteration):  # it is over
+            while True:
+                header = self.header(api, _SASL_VERSION)
+                frame = await _exchange(generic.encode_request(header, **fields), reader, writer)
+                api, fields = requests.send(generic.decode_response(frame, header))
 
     async def live_brokers(self) -> set[int]:
         """Ids of the brokers that a controller has reported to this broker; empty if none has yet. Raises as
@@ -68,3 +78,12 @@ class BrokerClient:
         if streams is not None:
             with suppress(RuntimeError):  # the event loop is closed already
                 streams[1].close()
+
+
+async def _exchange(request: list[Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.writelines(request)
+    await writer.drain()
+    size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
+    if not 0 < size <= MAX_FRAME_BYTES:
+        raise PeerProtocolError(f"a response of {size} bytes: allowed are 1 to {MAX_FRAME_BYTES}")
+    return await reader.readexactly(size)

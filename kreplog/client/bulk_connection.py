@@ -12,6 +12,7 @@ where the peer breaks Kafka's protocol; either way it is closed.
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import socket
 import time
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.client.broker_client import Address
 from kreplog.client.bulk_errors import UnsupportedBrokerError
+from kreplog.client.sasl_login import SaslLogin
 from kreplog.client.security import PLAINTEXT, ClientSecurity, has_input
 from kreplog.errors import ErrorCode, PeerProtocolError, check
 from kreplog.tls import BlockedReadError
@@ -55,10 +57,15 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 0),
+    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
 }
 """By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11, but
 for DeleteGroups, which Kafka 1.1 has, OffsetForLeaderEpoch, which 2.1 has, those of transactions (3.0), and
 ConsumerGroupDescribe (4.0)."""
+
+SESSION_SHARE = 0.85
+"""Part of a session's lifetime after which a connection is authenticated again, as by Kafka's clients."""
 
 _API_VERSIONS = 3
 _BUFFERS_PER_CALL = 64
@@ -68,12 +75,18 @@ Encode = Callable[[RequestHeader], list[Any]]
 
 
 class BulkConnection:
-    """Connected and negotiated by the constructor, within `timeout_s`."""
+    """Connected, negotiated and authenticated by the constructor, within `timeout_s`.
+
+    Where a session has a lifetime (KIP-368), `send` authenticates again once most of it has passed.
+    """
 
     def __init__(
         self, address: Address, client_id: str, timeout_s: float, security: ClientSecurity = PLAINTEXT
     ) -> None:
         self.address = address
+        self._login = security.login
+        self._session_ends = math.inf
+        self._early: list[tuple[RequestHeader, Buffer]] = []  # responses that came before an authentication
         self._client_id = client_id
         self._correlations = itertools.count(1)
         self._reader = FrameReader(MAX_FRAME_BYTES, trusting=True)
@@ -83,6 +96,8 @@ class BulkConnection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._offered = self._negotiate(deadline)
+            if security.login is not None:
+                self._authenticate(security.login, deadline)
         except BaseException:
             self.close()
             raise
@@ -93,12 +108,12 @@ class BulkConnection:
     @property
     def has_input(self) -> bool:
         """Whether `receive` has something although the socket is not readable."""
-        return has_input(self._socket)
+        return bool(self._early) or has_input(self._socket)
 
     @property
     def in_flight(self) -> int:
-        """Requests without a response."""
-        return len(self._in_flight)
+        """Requests without a response that `receive` has returned."""
+        return len(self._in_flight) + len(self._early)
 
     def version(self, api: ApiKey) -> int:
         """The newest version that both sides know. Raises UnsupportedBrokerError."""
@@ -114,11 +129,13 @@ class BulkConnection:
 
     def send(self, api: ApiKey, encode: Encode, deadline: float, *, answered: bool = True) -> RequestHeader:
         """Send a request in the version negotiated; return its header, by which `receive` names the response."""
+        if self._login is not None and time.monotonic() > self._session_ends:
+            self._authenticate(self._login, deadline)
         return self._send(api, self.version(api), encode, deadline, answered)
 
     def receive(self) -> list[tuple[RequestHeader, Buffer]]:
         """Responses that are whole now, oldest first; waits for nothing."""
-        responses: list[tuple[RequestHeader, Buffer]] = []
+        responses, self._early = self._early, []
         try:
             while not responses:
                 try:
@@ -145,12 +162,17 @@ class BulkConnection:
         """The response to the only request in flight."""
         check(list(self._in_flight) == [header], "a call shares its connection with other requests")
         while True:
-            wait_for([self], deadline)
-            for _, frame in self.receive():
+            for _, frame in self._await(deadline):
                 return frame
-            if time.monotonic() >= deadline:
-                self.close()
-                raise TimeoutError("no response in time")
+
+    def _await(self, deadline: float) -> list[tuple[RequestHeader, Buffer]]:
+        """Responses, which may take until `deadline`."""
+        wait_for([self], deadline)
+        responses = self.receive()
+        if not responses and time.monotonic() >= deadline:
+            self.close()
+            raise TimeoutError("no response in time")
+        return responses
 
     def decode(self, frame: Buffer, header: RequestHeader) -> Any:
         try:
@@ -161,6 +183,25 @@ class BulkConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _authenticate(self, login: SaslLogin, deadline: float) -> None:
+        """Authenticate, perhaps again. Raises AuthenticationError, OSError, PeerProtocolError."""
+        early, self._early = self._early, []
+        while self._in_flight:
+            early += self._await(deadline)
+        began, requests = time.monotonic(), login.requests()
+        self._session_ends = math.inf
+        try:
+            api, fields = next(requests)
+            while True:
+                api, fields = requests.send(self.call(api, deadline, **fields))
+        except StopIteration as end:
+            if end.value:
+                self._session_ends = began + end.value / 1000 * SESSION_SHARE
+        except BaseException:
+            self.close()
+            raise
+        self._early = early
 
     def _send(self, api: ApiKey, version: int, encode: Encode, deadline: float, answered: bool = True) -> RequestHeader:
         header = RequestHeader(api, version, next(self._correlations) & 0x7FFFFFFF, self._client_id)
@@ -222,9 +263,9 @@ def wait_for(connections: Sequence[BulkConnection], deadline: float) -> list[Bul
     by_fd = {connection.fileno(): connection for connection in connections}
     for fd in by_fd:
         poller.register(fd, select.POLLIN)
-    decrypted = {fd for fd, connection in by_fd.items() if connection.has_input}
-    events = poller.poll(0 if decrypted else max(0.0, deadline - time.monotonic()) * 1000)
-    return [by_fd[fd] for fd in decrypted.union(fd for fd, _ in events)]
+    ready = {fd for fd, connection in by_fd.items() if connection.has_input}
+    events = poller.poll(0 if ready else max(0.0, deadline - time.monotonic()) * 1000)
+    return [by_fd[fd] for fd in ready.union(fd for fd, _ in events)]
 
 
 def close_quietly(connection: BulkConnection | None) -> None:

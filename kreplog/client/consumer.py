@@ -1,7 +1,7 @@
 """Consumer: records of a cluster's partitions as Arrow columns, without a Python object per record.
 
 A bulk client: the caller says which partitions it reads and from which offsets, and holds on to its positions itself.
-Membership of consumer groups and SASL are left to the usual Kafka clients.
+Membership of consumer groups is left to the usual Kafka clients.
 Works with kreplog's brokers and with Apache Kafka.
 """
 
@@ -90,7 +90,8 @@ class Consumer(Closing):
     retry_timeout_s: how long leaders are looked for, and brokers tried, before that is an error.
     isolation_level: "read_committed" leaves out records of aborted transactions, and reads no further than the first
     open one (KIP-98). rack: the client's, as broker.rack has it: where brokers select replicas by rack, records come
-    from one there (KIP-392). security: Kafka's settings security.protocol and ssl.* of a client, by name.
+    from one there (KIP-392). security: Kafka's settings security.protocol, ssl.* and
+    sasl.* of a client, by name.
     """
 
     def __init__(

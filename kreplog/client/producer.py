@@ -74,7 +74,7 @@ class Producer(Closing):
     max.message.bytes must allow it. max_record_bytes: of one record. request_timeout_s: how long a broker may take for
     a response before its connection is given up. delivery_timeout_s: how long a batch is tried before the producer
     fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s. security:
-    Kafka's settings security.protocol and ssl.* of a client, by name.
+    Kafka's settings security.protocol, ssl.* and sasl.* of a client, by name.
     """
 
     _transactional_id: str | None = None

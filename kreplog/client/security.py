@@ -1,4 +1,4 @@
-"""ClientSecurity: how clients connect: Kafka's security.protocol and ssl.* settings of a client."""
+"""ClientSecurity: how clients connect: Kafka's security.protocol, ssl.* and sasl.* settings of a client."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kreplog.client.sasl_login import CLIENT_SASL_NAMES, SaslLogin
 from kreplog.errors import UsageError
 from kreplog.tls import (
     CLIENT_TLS_NAMES,
@@ -25,15 +26,15 @@ from kreplog.types import SecurityProtocol
 
 _PROTOCOL = "security.protocol"
 _OF_SECURITY = ("security.", "ssl.", "sasl.")
-_OFFERED = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The security protocol of a client's connections, PLAINTEXT or SSL. context: of TLS; None for PLAINTEXT."""
+    """The security of a client's connections. context: of TLS, login: for SASL; None where the protocol has none."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     context: ssl.SSLContext | None = None
+    login: SaslLogin | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, str] | None) -> ClientSecurity:
@@ -42,17 +43,21 @@ class ClientSecurity:
         Raises UsageError for unknown names and values, and for files that cannot be used."""
         own = {name: value for name, value in (settings or {}).items() if name.startswith(_OF_SECURITY)}
         text = own.pop(_PROTOCOL, SecurityProtocol.PLAINTEXT.name)
-        offered = {protocol.name: protocol for protocol in _OFFERED}
-        if text not in offered:
-            raise UsageError(f"{_PROTOCOL} = {text}: this client offers {', '.join(offered)}")
+        if text not in SecurityProtocol.__members__:
+            raise UsageError(f"{_PROTOCOL} = {text}: this client offers {', '.join(SecurityProtocol.__members__)}")
         for name in own:
-            if name not in CLIENT_TLS_NAMES:
+            if name not in CLIENT_TLS_NAMES and name not in CLIENT_SASL_NAMES:
                 raise UsageError(
                     f"{name} is not a setting of a client's security: these are {_PROTOCOL}, "
-                    f"{', '.join(CLIENT_TLS_NAMES)}"
+                    f"{', '.join((*CLIENT_TLS_NAMES, *CLIENT_SASL_NAMES))}"
                 )
-        protocol = offered[text]
-        return cls(protocol, client_context(_tls_settings(own)) if protocol.encrypts else None)
+        protocol = SecurityProtocol[text]
+        tls = {name: value for name, value in own.items() if name in CLIENT_TLS_NAMES}
+        return cls(
+            protocol,
+            client_context(_tls_settings(tls)) if protocol.encrypts else None,
+            SaslLogin.of(own) if protocol.authenticates else None,
+        )
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ClientSecurity:
@@ -82,7 +87,9 @@ class ClientSecurity:
 
     def of_kafka_python(self) -> dict[str, Any]:
         """The arguments of kafka-python's clients."""
-        return {} if self.context is None else {"security_protocol": self.protocol.name, "ssl_context": self.context}
+        tls = {} if self.context is None else {"ssl_context": self.context}
+        login = {} if self.login is None else self.login.of_kafka_python
+        return {"security_protocol": self.protocol.name, **tls, **login}
 
 
 PLAINTEXT = ClientSecurity()
@@ -112,13 +119,14 @@ def _tls_settings(values: Mapping[str, str]) -> TlsSettings:
 
 
 def _properties(text: str) -> list[tuple[str, str]]:
-    """The lines `name=value` or `name: value`, without comments. Raises UsageError for other lines."""
+    """The lines `name=value` or `name: value`, without comments; a backslash at the end continues a line. Raises
+    UsageError for other lines, which it does not quote: there may be a password in them."""
     found = []
-    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+    for number, line in enumerate(map(str.strip, text.replace("\\\n", "").splitlines()), 1):
         if not line or line[0] in "#!":
             continue
         at = min((line.index(sign) for sign in "=:" if sign in line), default=-1)
         if at < 1:
-            raise UsageError(f"line {number} of the properties is not name=value: {line!r}")
+            raise UsageError(f"line {number} of the properties is not name=value")
         found.append((line[:at].strip(), line[at + 1 :].strip()))
     return found

@@ -1,0 +1,261 @@
+"""Client libraries, unmodified, at a SASL listener of a broker process; and kreplog's own clients and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kafka
+import pytest
+from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialDeletion, UserScramCredentialUpsertion
+from kafka.errors import KafkaError
+
+from kreplog.client.consumer import Consumer
+from kreplog.client.producer import AppendedRange, Producer
+from kreplog.client.security import ClientSecurity
+from kreplog.client.user_admin import new_credentials
+from kreplog.cluster.files import free_ports
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.errors import AuthenticationError
+from kreplog.types import TopicPartition
+from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end, eventually
+
+confluent: Any = pytest.importorskip("confluent_kafka")
+confluent_admin: Any = pytest.importorskip("confluent_kafka.admin")
+aiokafka: Any = pytest.importorskip("aiokafka")
+
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MAX_REAUTH_MS = 3000
+TOPIC = "topic"
+PASSWORD = "p\u00e4ss,w=rd"
+
+every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
+
+
+class Secured(NamedTuple):
+    """A cluster of one broker, the address of its SASL listener, and the security of alice there."""
+
+    cluster: LocalCluster
+    bootstrap: str
+    security: Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """alice was added before the broker ran."""
+    settings = (*GROUPS[2:], f'"connections.max.reauth.ms" = {MAX_REAUTH_MS}')
+    cluster = LocalCluster.create(tmp_path_factory.mktemp("sasl") / "c", [0], 0, settings)
+    (port,) = free_ports(1)
+    at = f"127.0.0.1:{port}"
+    add_listener(cluster.home(0) / "broker.toml", f"SASL_PLAINTEXT://{at}")
+    cluster.put_user(new_credentials("alice", PASSWORD, MECHANISMS, 4096))
+
+    def security(mechanism: str = MECHANISMS[0], username: str = "alice", password: str = PASSWORD) -> dict[str, str]:
+        names = {"sasl.mechanism": mechanism, "sasl.username": username, "sasl.password": password}
+        return {"security.protocol": "SASL_PLAINTEXT", **names}
+
+    try:
+        cluster.start()
+        with admin_of(cluster.bootstrap()) as admin:
+            admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        yield Secured(cluster, at, security)
+    finally:
+        end(cluster)
+
+
+def add_listener(file: Path, listener: str) -> None:
+    first, *lines = file.read_text().splitlines()
+    name, _, listeners = lines[0].partition(" = ")
+    assert name == '"listeners"'
+    lines[0] = f"{name} = {json.dumps([*json.loads(listeners), listener])}"
+    file.write_text("\n".join([first, *lines, ""]))
+
+
+def of_librdkafka(secured: Secured, security: Mapping[str, str]) -> dict[str, Any]:
+    return {"bootstrap.servers": secured.bootstrap, **security}
+
+
+def of_kafka_python(security: Mapping[str, str]) -> dict[str, Any]:
+    return ClientSecurity.of(security).of_kafka_python()
+
+
+@every_mechanism
+def test_kafka_python_produces_and_consumes(secured: Secured, mechanism: str) -> None:
+    security = of_kafka_python(secured.security(mechanism))
+    producer = kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, **security)
+    sent = producer.send(TOPIC, b"of kafka-python").get(WITHIN_S)
+    producer.close()
+    group = f"python {mechanism}"
+    consumer = kafka.KafkaConsumer(
+        TOPIC, bootstrap_servers=secured.bootstrap, group_id=group, auto_offset_reset="earliest", **security
+    )
+    assert next(message for message in consumer if message.offset == sent.offset).value == b"of kafka-python"
+    consumer.close()
+
+
+@every_mechanism
+def test_librdkafka_produces_and_consumes(secured: Secured, mechanism: str) -> None:
+    settings = of_librdkafka(secured, secured.security(mechanism))
+    failed: list[Any] = []
+    producer = confluent.Producer(settings)
+    producer.produce(TOPIC, b"of librdkafka", on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(WITHIN_S) == 0
+    assert not failed
+    consumer = confluent.Consumer({**settings, "group.id": f"confluent {mechanism}", "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    found: list[bytes] = []
+    deadline = time.monotonic() + WITHIN_S
+    while b"of librdkafka" not in found:
+        assert time.monotonic() < deadline
+        message = consumer.poll(0.5)
+        if message is not None:
+            assert not message.error()
+            found.append(message.value())
+    consumer.close()
+
+
+@every_mechanism
+def test_aiokafka_produces_and_consumes(secured: Secured, mechanism: str) -> None:
+    security = {**of_kafka_python(secured.security(mechanism)), "bootstrap_servers": secured.bootstrap}
+
+    async def run() -> None:
+        async with aiokafka.AIOKafkaProducer(**security) as producer:
+            sent = await producer.send_and_wait(TOPIC, b"of aiokafka", partition=0)
+        async with aiokafka.AIOKafkaConsumer(**security) as consumer:
+            here = aiokafka.TopicPartition(TOPIC, 0)
+            consumer.assign([here])
+            consumer.seek(here, sent.offset)
+            assert (await consumer.getone()).value == b"of aiokafka"
+
+    with asyncio.Runner() as runner:
+        runner.run(asyncio.wait_for(run(), WITHIN_S))
+
+
+def test_librdkafka_goes_on_after_the_end_of_a_session(secured: Secured) -> None:
+    """It authenticates itself again within the lifetime, on the same connection."""
+    producer = confluent.Producer(of_librdkafka(secured, secured.security()))
+    failed: list[Any] = []
+    until = time.monotonic() + 2.5 * MAX_REAUTH_MS / 1000
+    while time.monotonic() < until:  # a record every now and then, over several lifetimes
+        producer.produce(TOPIC, b"later", on_delivery=lambda error, _: failed.append(error) if error else None)
+        assert producer.flush(WITHIN_S) == 0
+        time.sleep(0.2)
+    assert not failed
+
+
+def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Secured) -> None:
+    pa = pytest.importorskip("pyarrow")
+    security = secured.security(MECHANISMS[1])
+    rows = pa.record_batch({"value": pa.array([b"of kreplog"])})
+    ranges: list[AppendedRange] = []
+    with Producer(secured.bootstrap, security=security) as producer:
+        connections = set()
+        until = time.monotonic() + 2.5 * MAX_REAUTH_MS / 1000
+        while time.monotonic() < until:  # over several lifetimes
+            ranges += producer.append_arrow(TOPIC, rows)
+            connections |= {id(each.connection) for each in producer._brokers.values()}
+            time.sleep(0.2)
+        assert len(connections) == 1
+    with Consumer(secured.bootstrap, security=security) as consumer:
+        consumer.assign({ranges[0].partition: ranges[0].first_offset})
+        fetched = consumer.fetch_arrow(WITHIN_S)
+        assert fetched is not None
+        assert fetched.to_arrow().column("value")[0].as_py() == b"of kreplog"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"password": "wrong"}, "invalid credentials with SASL mechanism SCRAM-SHA-256 (user alice)"),
+        ({"username": "carol"}, "invalid credentials with SASL mechanism SCRAM-SHA-256 (user carol)"),
+        ({"mechanism": "PLAIN"}, "does not offer PLAIN: set sasl.mechanism to SCRAM-SHA-256 or SCRAM-SHA-512"),
+    ],
+)
+def test_kreplogs_client_fails_at_once_and_says_why(secured: Secured, changes: dict[str, str], reason: str) -> None:
+    with (
+        Consumer(secured.bootstrap, security=secured.security(**changes)) as consumer,
+        pytest.raises(AuthenticationError) as refused,
+    ):
+        consumer.end_offsets([TopicPartition(TOPIC, 0)])
+    assert reason in str(refused.value)
+
+
+def test_librdkafka_reports_a_wrong_password(secured: Secured) -> None:
+    errors: list[Any] = []
+    settings = of_librdkafka(secured, secured.security(password="wrong"))
+    producer = confluent.Producer({**settings, "error_cb": errors.append})
+
+    def reported() -> bool:
+        producer.poll(0.1)
+        return any(error.code() == confluent.KafkaError._AUTHENTICATION for error in errors)
+
+    eventually(reported, "no authentication error is reported")
+
+
+def test_users_are_altered_by_kafka_python_and_librdkafka(secured: Secured) -> None:
+    """And what they have made can be used at once, at the same broker."""
+    admin = KafkaAdminClient(bootstrap_servers=secured.bootstrap, **of_kafka_python(secured.security()))
+    made = UserScramCredentialUpsertion("bob", ScramMechanism.SCRAM_SHA_256, "paper", iterations=5000)
+    assert admin.alter_user_scram_credentials([made]) == {"bob": None}
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=secured.bootstrap, **of_kafka_python(secured.security(username="bob", password="paper"))
+    )
+    producer.send(TOPIC, b"of bob").get(WITHIN_S)
+    producer.close()
+    other = confluent_admin.AdminClient(of_librdkafka(secured, secured.security()))
+    described = other.describe_user_scram_credentials(["bob"])["bob"].result(WITHIN_S)
+    assert [(info.iterations, info.mechanism.name) for info in described.scram_credential_infos] == [
+        (5000, "SCRAM_SHA_256")
+    ]
+    scram = confluent_admin.ScramCredentialInfo(confluent_admin.ScramMechanism.SCRAM_SHA_512, 4096)
+    upsertion = confluent_admin.UserScramCredentialUpsertion("bob", scram, b"stone")
+    assert other.alter_user_scram_credentials([upsertion])["bob"].result(WITHIN_S) is None
+    security = secured.security(MECHANISMS[1], "bob", "stone")
+    producer = kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, **of_kafka_python(security))
+    producer.close()
+    deletions = [UserScramCredentialDeletion("bob", mechanism) for mechanism in ScramMechanism if mechanism.value]
+    assert admin.alter_user_scram_credentials(deletions) == {"bob": None}
+    with pytest.raises(KafkaError):
+        kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, bootstrap_timeout_ms=500, **of_kafka_python(security))
+    admin.close()
+
+
+def test_commands_take_a_command_config(secured: Secured, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "# as Kafka's tools take it\n"
+        "security.protocol=SASL_PLAINTEXT\n"
+        "sasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        f'  username="alice" password="{PASSWORD}";\n'
+    )
+
+    def kreplog(*arguments: str, given: str | None = None) -> tuple[int, str, str]:
+        at = ["-b", secured.bootstrap, "--command-config", str(config)]
+        done = subprocess.run(
+            [sys.executable, "-m", "kreplog", *arguments, *at],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert TOPIC in kreplog("topic", "list")[1]
+    assert kreplog("produce", TOPIC, given="a line\n")[0] == 0
+    assert "a line" in kreplog("consume", TOPIC, "--from-beginning", "--timeout", "2")[1]
+    assert kreplog("group", "list")[0] == 0
+    assert kreplog("topic", "describe", TOPIC)[0] == 0
+    config.write_text(config.read_text().replace(PASSWORD, "wrong"))
+    for arguments in (("topic", "describe", TOPIC), ("group", "list"), ("user", "list")):
+        code, _, error = kreplog(*arguments)
+        assert code == 1
+        assert error.startswith("kreplog: Authentication failed")
+        assert error.count("\n") == 1
