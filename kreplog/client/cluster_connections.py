@@ -47,7 +47,6 @@ class ClusterConnections:
         if not self._bootstrap:
             raise UsageError("bootstrap names no broker: write host:port, with commas between several")
         self._client_id = client_id
-        self._security = security
         self._request_timeout_s = request_timeout_s
         self._security = security
         self._connections: dict[Address, BulkConnection] = {}

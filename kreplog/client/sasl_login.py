@@ -27,7 +27,7 @@ _JAAS_OPTION = re.compile(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"\s*")
 
 @dataclass(frozen=True, slots=True)
 class SaslLogin:
-    """How a client proves who it is."""
+    """A client's mechanism of SASL, name and password."""
 
     mechanism: str
     username: str

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import AuthenticationError
 from kreplog.types import TopicPartition
+from tests.certificates import HOSTS, Certificates
 from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end, eventually
 
 confluent: Any = pytest.importorskip("confluent_kafka")
@@ -35,79 +36,93 @@ MAX_REAUTH_MS = 3000
 TOPIC = "topic"
 PASSWORD = "p\u00e4ss,w=rd"
 
-every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
+every_way = pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [*((protocol, name) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for name in MECHANISMS), ("SASL_SSL", "PLAIN")],
+)
 
 
 class Secured(NamedTuple):
-    """A cluster of one broker, the address of its SASL listener, and the security of alice there."""
+    """A cluster of one broker, with SASL listeners, and the file of the CA of its certificate."""
 
     cluster: LocalCluster
-    bootstrap: str
-    security: Callable[..., dict[str, str]]
+    addresses: dict[str, str]
+    truststore: str
+
+    def client(
+        self,
+        mechanism: str = MECHANISMS[0],
+        username: str = "alice",
+        password: str = PASSWORD,
+        protocol: str = "SASL_PLAINTEXT",
+    ) -> dict[str, str]:
+        """The settings of a client, by Kafka's names."""
+        names = {"sasl.mechanism": mechanism, "sasl.username": username, "sasl.password": password}
+        tls = {"ssl.truststore.location": self.truststore} if protocol == "SASL_SSL" else {}
+        return {"security.protocol": protocol, **names, **tls}
+
+    def of_librdkafka(self, protocol: str = "SASL_PLAINTEXT", **changes: str) -> dict[str, Any]:
+        client = self.client(**changes, protocol=protocol)
+        if "ssl.truststore.location" in client:
+            client["ssl.ca.location"] = client.pop("ssl.truststore.location")
+        return {"bootstrap.servers": self.addresses[protocol], **client}
+
+    def of_kafka_python(self, protocol: str = "SASL_PLAINTEXT", **changes: str) -> dict[str, Any]:
+        security = ClientSecurity.of(self.client(**changes, protocol=protocol))
+        return {"bootstrap_servers": self.addresses[protocol], **security.of_kafka_python()}
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """alice was added before the broker ran."""
-    settings = (*GROUPS[2:], f'"connections.max.reauth.ms" = {MAX_REAUTH_MS}')
-    cluster = LocalCluster.create(tmp_path_factory.mktemp("sasl") / "c", [0], 0, settings)
-    (port,) = free_ports(1)
-    at = f"127.0.0.1:{port}"
-    add_listener(cluster.home(0) / "broker.toml", f"SASL_PLAINTEXT://{at}")
+    certificates = Certificates(tmp_path_factory.mktemp("ca"))
+    cluster = LocalCluster.create(tmp_path_factory.mktemp("sasl") / "c", [0], 0, GROUPS[2:])
+    protocols = ("SASL_PLAINTEXT", "SASL_SSL")
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(protocols, free_ports(2), strict=True)}
+    file = cluster.home(0) / "broker.toml"
+    first, listeners, *lines = file.read_text().splitlines()
+    name, _, given = listeners.partition(" = ")
+    assert name == '"listeners"'
+    more = [*json.loads(given), *(f"{protocol}://{address}" for protocol, address in addresses.items())]
+    lines += [
+        f"{name} = {json.dumps(more)}",
+        f'"connections.max.reauth.ms" = {MAX_REAUTH_MS}',
+        f'"ssl.keystore.location" = "{certificates.keystore("broker", HOSTS)}"',
+        f'"listener.name.sasl_ssl.sasl.enabled.mechanisms" = "{",".join((*MECHANISMS, "PLAIN"))}"',
+    ]
+    file.write_text("\n".join([first, *lines, ""]))
     cluster.put_user(new_credentials("alice", PASSWORD, MECHANISMS, 4096))
-
-    def security(mechanism: str = MECHANISMS[0], username: str = "alice", password: str = PASSWORD) -> dict[str, str]:
-        names = {"sasl.mechanism": mechanism, "sasl.username": username, "sasl.password": password}
-        return {"security.protocol": "SASL_PLAINTEXT", **names}
-
     try:
         cluster.start()
         with admin_of(cluster.bootstrap()) as admin:
             admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-        yield Secured(cluster, at, security)
+        yield Secured(cluster, addresses, certificates.truststore)
     finally:
         end(cluster)
 
 
-def add_listener(file: Path, listener: str) -> None:
-    first, *lines = file.read_text().splitlines()
-    name, _, listeners = lines[0].partition(" = ")
-    assert name == '"listeners"'
-    lines[0] = f"{name} = {json.dumps([*json.loads(listeners), listener])}"
-    file.write_text("\n".join([first, *lines, ""]))
-
-
-def of_librdkafka(secured: Secured, security: Mapping[str, str]) -> dict[str, Any]:
-    return {"bootstrap.servers": secured.bootstrap, **security}
-
-
-def of_kafka_python(security: Mapping[str, str]) -> dict[str, Any]:
-    return ClientSecurity.of(security).of_kafka_python()
-
-
-@every_mechanism
-def test_kafka_python_produces_and_consumes(secured: Secured, mechanism: str) -> None:
-    security = of_kafka_python(secured.security(mechanism))
-    producer = kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, **security)
+@every_way
+def test_kafka_python_produces_and_consumes(secured: Secured, protocol: str, mechanism: str) -> None:
+    client = secured.of_kafka_python(protocol, mechanism=mechanism)
+    producer = kafka.KafkaProducer(**client)
     sent = producer.send(TOPIC, b"of kafka-python").get(WITHIN_S)
     producer.close()
-    group = f"python {mechanism}"
-    consumer = kafka.KafkaConsumer(
-        TOPIC, bootstrap_servers=secured.bootstrap, group_id=group, auto_offset_reset="earliest", **security
-    )
+    group = f"python {protocol} {mechanism}"
+    consumer = kafka.KafkaConsumer(TOPIC, group_id=group, auto_offset_reset="earliest", **client)
     assert next(message for message in consumer if message.offset == sent.offset).value == b"of kafka-python"
     consumer.close()
 
 
-@every_mechanism
-def test_librdkafka_produces_and_consumes(secured: Secured, mechanism: str) -> None:
-    settings = of_librdkafka(secured, secured.security(mechanism))
+@every_way
+def test_librdkafka_produces_and_consumes(secured: Secured, protocol: str, mechanism: str) -> None:
+    settings = secured.of_librdkafka(protocol, mechanism=mechanism)
     failed: list[Any] = []
     producer = confluent.Producer(settings)
     producer.produce(TOPIC, b"of librdkafka", on_delivery=lambda error, _: failed.append(error) if error else None)
     assert producer.flush(WITHIN_S) == 0
     assert not failed
-    consumer = confluent.Consumer({**settings, "group.id": f"confluent {mechanism}", "auto.offset.reset": "earliest"})
+    group = f"confluent {protocol} {mechanism}"
+    consumer = confluent.Consumer({**settings, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([TOPIC])
     found: list[bytes] = []
     deadline = time.monotonic() + WITHIN_S
@@ -120,14 +135,14 @@ def test_librdkafka_produces_and_consumes(secured: Secured, mechanism: str) -> N
     consumer.close()
 
 
-@every_mechanism
-def test_aiokafka_produces_and_consumes(secured: Secured, mechanism: str) -> None:
-    security = {**of_kafka_python(secured.security(mechanism)), "bootstrap_servers": secured.bootstrap}
+@every_way
+def test_aiokafka_produces_and_consumes(secured: Secured, protocol: str, mechanism: str) -> None:
+    client = secured.of_kafka_python(protocol, mechanism=mechanism)
 
     async def run() -> None:
-        async with aiokafka.AIOKafkaProducer(**security) as producer:
+        async with aiokafka.AIOKafkaProducer(**client) as producer:
             sent = await producer.send_and_wait(TOPIC, b"of aiokafka", partition=0)
-        async with aiokafka.AIOKafkaConsumer(**security) as consumer:
+        async with aiokafka.AIOKafkaConsumer(**client) as consumer:
             here = aiokafka.TopicPartition(TOPIC, 0)
             consumer.assign([here])
             consumer.seek(here, sent.offset)
@@ -139,7 +154,7 @@ def test_aiokafka_produces_and_consumes(secured: Secured, mechanism: str) -> Non
 
 def test_librdkafka_goes_on_after_the_end_of_a_session(secured: Secured) -> None:
     """It authenticates itself again within the lifetime, on the same connection."""
-    producer = confluent.Producer(of_librdkafka(secured, secured.security()))
+    producer = confluent.Producer(secured.of_librdkafka())
     failed: list[Any] = []
     until = time.monotonic() + 2.5 * MAX_REAUTH_MS / 1000
     while time.monotonic() < until:  # a record every now and then, over several lifetimes
@@ -149,12 +164,13 @@ def test_librdkafka_goes_on_after_the_end_of_a_session(secured: Secured) -> None
     assert not failed
 
 
-def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Secured) -> None:
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Secured, protocol: str) -> None:
     pa = pytest.importorskip("pyarrow")
-    security = secured.security(MECHANISMS[1])
+    security, address = secured.client(MECHANISMS[1], protocol=protocol), secured.addresses[protocol]
     rows = pa.record_batch({"value": pa.array([b"of kreplog"])})
     ranges: list[AppendedRange] = []
-    with Producer(secured.bootstrap, security=security) as producer:
+    with Producer(address, security=security) as producer:
         connections = set()
         until = time.monotonic() + 2.5 * MAX_REAUTH_MS / 1000
         while time.monotonic() < until:  # over several lifetimes
@@ -162,7 +178,7 @@ def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Se
             connections |= {id(each.connection) for each in producer._brokers.values()}
             time.sleep(0.2)
         assert len(connections) == 1
-    with Consumer(secured.bootstrap, security=security) as consumer:
+    with Consumer(address, security=security) as consumer:
         consumer.assign({ranges[0].partition: ranges[0].first_offset})
         fetched = consumer.fetch_arrow(WITHIN_S)
         assert fetched is not None
@@ -179,7 +195,7 @@ def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Se
 )
 def test_kreplogs_client_fails_at_once_and_says_why(secured: Secured, changes: dict[str, str], reason: str) -> None:
     with (
-        Consumer(secured.bootstrap, security=secured.security(**changes)) as consumer,
+        Consumer(secured.addresses["SASL_PLAINTEXT"], security=secured.client(**changes)) as consumer,
         pytest.raises(AuthenticationError) as refused,
     ):
         consumer.end_offsets([TopicPartition(TOPIC, 0)])
@@ -188,7 +204,7 @@ def test_kreplogs_client_fails_at_once_and_says_why(secured: Secured, changes: d
 
 def test_librdkafka_reports_a_wrong_password(secured: Secured) -> None:
     errors: list[Any] = []
-    settings = of_librdkafka(secured, secured.security(password="wrong"))
+    settings = secured.of_librdkafka(password="wrong")
     producer = confluent.Producer({**settings, "error_cb": errors.append})
 
     def reported() -> bool:
@@ -200,15 +216,13 @@ def test_librdkafka_reports_a_wrong_password(secured: Secured) -> None:
 
 def test_users_are_altered_by_kafka_python_and_librdkafka(secured: Secured) -> None:
     """And what they have made can be used at once, at the same broker."""
-    admin = KafkaAdminClient(bootstrap_servers=secured.bootstrap, **of_kafka_python(secured.security()))
+    admin = KafkaAdminClient(**secured.of_kafka_python())
     made = UserScramCredentialUpsertion("bob", ScramMechanism.SCRAM_SHA_256, "paper", iterations=5000)
     assert admin.alter_user_scram_credentials([made]) == {"bob": None}
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=secured.bootstrap, **of_kafka_python(secured.security(username="bob", password="paper"))
-    )
+    producer = kafka.KafkaProducer(**secured.of_kafka_python(username="bob", password="paper"))
     producer.send(TOPIC, b"of bob").get(WITHIN_S)
     producer.close()
-    other = confluent_admin.AdminClient(of_librdkafka(secured, secured.security()))
+    other = confluent_admin.AdminClient(secured.of_librdkafka())
     described = other.describe_user_scram_credentials(["bob"])["bob"].result(WITHIN_S)
     assert [(info.iterations, info.mechanism.name) for info in described.scram_credential_infos] == [
         (5000, "SCRAM_SHA_256")
@@ -216,13 +230,13 @@ def test_users_are_altered_by_kafka_python_and_librdkafka(secured: Secured) -> N
     scram = confluent_admin.ScramCredentialInfo(confluent_admin.ScramMechanism.SCRAM_SHA_512, 4096)
     upsertion = confluent_admin.UserScramCredentialUpsertion("bob", scram, b"stone")
     assert other.alter_user_scram_credentials([upsertion])["bob"].result(WITHIN_S) is None
-    security = secured.security(MECHANISMS[1], "bob", "stone")
-    producer = kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, **of_kafka_python(security))
+    bob = secured.of_kafka_python(mechanism=MECHANISMS[1], username="bob", password="stone")
+    producer = kafka.KafkaProducer(**bob)
     producer.close()
     deletions = [UserScramCredentialDeletion("bob", mechanism) for mechanism in ScramMechanism if mechanism.value]
     assert admin.alter_user_scram_credentials(deletions) == {"bob": None}
     with pytest.raises(KafkaError):
-        kafka.KafkaProducer(bootstrap_servers=secured.bootstrap, bootstrap_timeout_ms=500, **of_kafka_python(security))
+        kafka.KafkaProducer(bootstrap_timeout_ms=500, **bob)
     admin.close()
 
 
@@ -237,7 +251,7 @@ def test_commands_take_a_command_config(secured: Secured, tmp_path: Path) -> Non
     )
 
     def kreplog(*arguments: str, given: str | None = None) -> tuple[int, str, str]:
-        at = ["-b", secured.bootstrap, "--command-config", str(config)]
+        at = ["-b", secured.addresses["SASL_PLAINTEXT"], "--command-config", str(config)]
         done = subprocess.run(
             [sys.executable, "-m", "kreplog", *arguments, *at],
             input=given,

@@ -84,13 +84,14 @@ class SaslHandlers:
         if sasl is None:
             self._respond(context, ILLEGAL_AUTHENTICATE, raw)
         elif sasl.is_costly or not self._cache.loaded.is_set():
+            context.hold(len(token))
             self._start(self._authenticate_later(context, sasl, token, raw))
         else:
             self._respond(context, sasl.authenticate(token, monotonic_ms()), raw)
 
     async def _authenticate_later(self, context: RequestContext, sasl: SaslConnection, token: bytes, raw: bool) -> None:
-        """Authenticate once the users are known; in a thread where that takes long. Later requests wait."""
-        context.hold(len(token))
+        """Authenticate once the users are known; in a thread where that takes long. Later requests wait, since the
+        connection is held."""
         try:
             await self._cache.loaded.wait()
             if context.client.closed:

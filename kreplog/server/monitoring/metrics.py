@@ -124,6 +124,8 @@ def _add_process(lines: list[str], broker: MetricsSource) -> None:
     name = "kafka_server_socketservermetrics"
     _gauge(lines, f"{name}_connection_count", "Connections of clients and brokers.", server.connections)
     _counter(lines, f"{name}_connections_displaced_total", "Connections closed for max.connections.", server.refused)
+    failed = server.failed_authentications
+    _counter(lines, f"{name}_failed_authentication_total", "Connections closed for want of authentication.", failed)
     _gauge(
         lines,
         f"{name}_memory_held_bytes",

@@ -21,6 +21,7 @@ from kreplog.core.security.plain import plain_message
 from kreplog.core.security.scram import SCRAM_MECHANISMS, ScramClient
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
+from kreplog.server.monitoring.metrics import render
 from kreplog.types import SetData
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
@@ -154,7 +155,7 @@ def test_wrong_passwords_and_unknown_users_get_the_same_answer(tmp_path: Path) -
                     answers.append((response.error_code, response.error_message, response.auth_bytes))
                     assert not await is_served(client)
             assert answers == [(ErrorCode.SASL_AUTHENTICATION_FAILED, DENIED + SCRAM_256, b"")] * 2
-            assert broker.server.failed_authentications == 2
+            assert b"failed_authentication_total 2\n" in await render(broker)
 
     run(work)
 
