@@ -75,6 +75,24 @@ def integer(low: int, high: int) -> ValueType:
     return ValueType(ConfigType.INT if high < 2**31 else ConfigType.LONG, f"{low} to {high}", parse)
 
 
+def one_of(*allowed: str) -> ValueType:
+    def parse(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return str(value)
+
+    return ValueType(ConfigType.STRING, "; ".join(allowed), parse)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
+        raise ValueError("must be a list of texts, or a comma-separated text")
+    if not parts or len(set(parts)) < len(parts):
+        raise ValueError("at least one is needed, and none twice")
+    return tuple(part.strip() for part in parts)
+
+
 def number(low: float, high: float) -> ValueType:
     def parse(value: Any) -> float:
         try:

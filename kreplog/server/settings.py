@@ -25,7 +25,19 @@ from kreplog.config import (
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
 from kreplog.core.security.acls import super_users
-from kreplog.core.setting_values import BOOLEAN, SECRET, SHARE, TEXT, ConfigType, ValueType, field_type, integer, number
+from kreplog.core.setting_values import (
+    BOOLEAN,
+    SECRET,
+    SHARE,
+    TEXT,
+    ConfigType,
+    ValueType,
+    field_type,
+    integer,
+    number,
+    one_of,
+    texts,
+)
 from kreplog.errors import UsageError
 from kreplog.server.listeners import (
     DEFAULT_PROTOCOLS,
@@ -447,18 +459,9 @@ def _replication_factor(value: Any) -> int:
     return factor
 
 
-def _one_of(*allowed: str) -> ValueType:
-    def parse(value: Any) -> str:
-        if value not in allowed:
-            raise ValueError(f"must be one of {', '.join(allowed)}")
-        return str(value)
-
-    return ValueType(ConfigType.STRING, "; ".join(allowed), parse)
-
-
 def _some_of(*allowed: str) -> ValueType:
     def parse(value: Any) -> tuple[str, ...]:
-        found = _texts(value)
+        found = texts(value)
         if unknown := set(found).difference(allowed):
             raise ValueError(f"{min(unknown)} is not one of {', '.join(allowed)}")
         return found
@@ -480,25 +483,16 @@ def _super_users(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
-        raise ValueError("must be a list of texts, or a comma-separated text")
-    if not parts or len(set(parts)) < len(parts):
-        raise ValueError("at least one is needed, and none twice")
-    return tuple(part.strip() for part in parts)
-
-
 def _listeners(value: Any) -> tuple[Listener, ...]:
-    return tuple(parse_listener(text) for text in _texts(value))
+    return tuple(parse_listener(text) for text in texts(value))
 
 
 def _protocol_map(value: Any) -> tuple[tuple[str, SecurityProtocol], ...]:
-    return parse_protocol_map(_texts(value))
+    return parse_protocol_map(texts(value))
 
 
 def _overrides(value: Any) -> tuple[tuple[str, int], ...]:
-    found = [text.rpartition(":") for text in _texts(value)]
+    found = [text.rpartition(":") for text in texts(value)]
     return tuple((host.removeprefix("[").removesuffix("]"), _LIMIT.parse(limit)) for host, _, limit in found)
 
 
@@ -635,7 +629,7 @@ SETTINGS: dict[str, _Setting] = {
         None,  # a unix socket, see _internal_socket
     ),
     "inter.broker.key.file": _Setting(TEXT, None),
-    "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", _texts), _REQUIRED),
+    "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", texts), _REQUIRED),
     "coordination": _Setting(
         ValueType(ConfigType.STRING, "embedded:DIRECTORY or zookeeper:HOST:PORT,HOST:PORT[/ROOT]", _coordination),
         _REQUIRED,
@@ -663,8 +657,8 @@ SETTINGS: dict[str, _Setting] = {
     "default.replication.factor": _Setting(ValueType(ConfigType.INT, "1 to 32767, or -1", _replication_factor), -1),
     "connections.max.idle.ms": _Setting(integer(10, 2**40), 600_000),
     "metrics.listener": _Setting(_ADDRESS, None),
-    "server.log.format": _Setting(_one_of("json", "text"), "json"),
-    "server.log.level": _Setting(_one_of("debug", "info", "warning", "error"), "info"),
+    "server.log.format": _Setting(one_of("json", "text"), "json"),
+    "server.log.level": _Setting(one_of("debug", "info", "warning", "error"), "info"),
     "server.log.max.bytes": _Setting(integer(64 << 10, 2**40), 64 << 20),
     "server.log.backups": _Setting(integer(1, 1000), 4),
     "num.recovery.threads.per.data.dir": _Setting(integer(1, 256), 2),
@@ -680,14 +674,14 @@ SETTINGS: dict[str, _Setting] = {
     "log.cleaner.io.buffer.size": _Setting(integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
     "log.cleaner.io.buffer.load.factor": _Setting(SHARE, UNUSED["log.cleaner.io.buffer.load.factor"]),
     "ssl.keystore.location": _Setting(TEXT, None),
-    "ssl.keystore.type": _Setting(_one_of("PEM"), "PEM"),
+    "ssl.keystore.type": _Setting(one_of("PEM"), "PEM"),
     "ssl.key.password": _Setting(SECRET, None),
     "ssl.truststore.location": _Setting(TEXT, None),
-    "ssl.truststore.type": _Setting(_one_of("PEM"), "PEM"),
-    "ssl.client.auth": _Setting(_one_of(*CLIENT_AUTH), "none"),
+    "ssl.truststore.type": _Setting(one_of("PEM"), "PEM"),
+    "ssl.client.auth": _Setting(one_of(*CLIENT_AUTH), "none"),
     "ssl.enabled.protocols": _Setting(_some_of(*PROTOCOLS), tuple(PROTOCOLS)),
-    "ssl.cipher.suites": _Setting(ValueType(ConfigType.LIST, "names of the IANA", _texts), ()),
-    "ssl.endpoint.identification.algorithm": _Setting(_one_of("https", ""), "https"),
+    "ssl.cipher.suites": _Setting(ValueType(ConfigType.LIST, "names of the IANA", texts), ()),
+    "ssl.endpoint.identification.algorithm": _Setting(one_of("https", ""), "https"),
     "ssl.principal.mapping.rules": _Setting(TEXT, "DEFAULT"),
     "ssl.handshake.timeout.ms": _Setting(integer(10, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),

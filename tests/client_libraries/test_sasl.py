@@ -22,6 +22,7 @@ from kreplog.client.security import ClientSecurity
 from kreplog.client.user_admin import new_credentials
 from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.store_requests import put_user
 from kreplog.errors import AuthenticationError
 from kreplog.types import TopicPartition
 from tests.certificates import HOSTS, Certificates
@@ -91,7 +92,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         f'"listener.name.sasl_ssl.sasl.enabled.mechanisms" = "{",".join((*MECHANISMS, "PLAIN"))}"',
     ]
     file.write_text("\n".join([first, *lines, ""]))
-    cluster.put_user(new_credentials("alice", PASSWORD, MECHANISMS, 4096))
+    with cluster.store_session() as session:
+        put_user(session, new_credentials("alice", PASSWORD, MECHANISMS, 4096))
     try:
         cluster.start()
         with admin_of(cluster.bootstrap()) as admin:

@@ -194,6 +194,14 @@ def refused_listing(request: Any, error: ErrorCode) -> Fields:
 # ACLs
 
 
+def refused_users(request: Any, error: ErrorCode) -> Fields:
+    return {**message_fields(error), "results": []}
+
+
+def refused_alterations(request: Any, error: ErrorCode) -> Fields:
+    return {"results": [{"user": user, **message_fields(error)} for user in altered_users(request)]}
+
+
 def refused_acls(request: Any, error: ErrorCode) -> Fields:
     return {**message_fields(error), "resources": []}
 
@@ -215,6 +223,11 @@ def altered_configs(request: Any) -> list[str]:
         f"{resource.resource_name or 'all brokers'} ({', '.join(config.name for config in resource.configs)})"
         for resource in request.resources
     ]
+
+
+def altered_users(request: Any) -> list[str]:
+    """Names of the users whose credentials a request alters, each once."""
+    return list(dict.fromkeys(given.name for given in (*request.deletions, *request.upsertions)))
 
 
 def acl_text(given: Any) -> str:

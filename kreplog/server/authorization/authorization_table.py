@@ -53,6 +53,8 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: partition_rules.list_transactions,
         # Metadata and topics
         ApiKey.API_VERSIONS: passes,
+        ApiKey.SASL_HANDSHAKE: passes,
+        ApiKey.SASL_AUTHENTICATE: passes,
         ApiKey.METADATA: partition_rules.metadata,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_rules.topic_partitions,
         ApiKey.DESCRIBE_CLUSTER: admin_rules.describe_cluster,
@@ -67,6 +69,8 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         ApiKey.ELECT_LEADERS: on_cluster(Operation.ALTER, admin_rules.refused_election),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_cluster(Operation.ALTER, admin_rules.refused_reassignment),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: on_cluster(Operation.DESCRIBE, admin_rules.refused_listing),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: on_cluster(Operation.DESCRIBE, admin_rules.refused_users),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: on_cluster(Operation.ALTER, admin_rules.refused_alterations),
         ApiKey.DESCRIBE_ACLS: on_cluster(Operation.DESCRIBE, admin_rules.refused_acls),
         ApiKey.CREATE_ACLS: on_cluster(Operation.ALTER, admin_rules.refused_creations),
         ApiKey.DELETE_ACLS: on_cluster(Operation.ALTER, admin_rules.refused_deletions),
@@ -106,6 +110,7 @@ ADMINISTRATIVE: Mapping[int, Callable[[Any], Iterable[object]]] = MappingProxyTy
         ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda request: admin_rules.altered_configs(request),
         ApiKey.ELECT_LEADERS: lambda request: [named.topic for named in request.topic_partitions or ()] or ["all"],
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda request: [topic.name for topic in request.topics],
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda request: admin_rules.altered_users(request),
         ApiKey.CREATE_ACLS: lambda request: map(admin_rules.acl_text, request.creations),
         ApiKey.DELETE_ACLS: lambda request: map(admin_rules.acl_text, request.filters),
     }

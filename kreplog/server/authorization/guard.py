@@ -23,6 +23,10 @@ from kreplog.wire.versions import ApiKey
 _log = logging.getLogger("kreplog.server")
 
 
+_WITHOUT_ACLS = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+"""APIs by which a client finds out what a broker offers, and becomes a principal."""
+
+
 class Guard:
     """The authorization of one broker's clients. authorizer: None if none is configured. creates_topics:
     auto.create.topics.enable."""
@@ -47,7 +51,7 @@ class Guard:
         authorizer = self._authorizer
         if authorizer is None or authorizer.is_ready or context.client.internal:
             return False
-        return context.header.api_key != ApiKey.API_VERSIONS
+        return context.header.api_key not in _WITHOUT_ACLS
 
     def check(self, context: RequestContext) -> AuthorizationCheck | None:
         """The check of a request; None if everything is allowed."""

@@ -238,6 +238,8 @@ def _data(records: bytes, transactional_records: bytes) -> list[Case]:
             [on_topic(describe)],
         ),
         Case("ApiVersions", ApiKey.API_VERSIONS, {"client_software_name": "t", "client_software_version": "1"}),
+        Case("SaslHandshake", ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}),
+        Case("SaslAuthenticate", ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b""}),
     ]
 
 
@@ -514,6 +516,18 @@ def _administration() -> list[Case]:
             "DescribeCluster",
             ApiKey.DESCRIBE_CLUSTER,
             {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+        ),
+        Case(
+            "DescribeUserScramCredentials",
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            {"users": None},
+            [on_cluster(describe)],
+        ),
+        Case(
+            "AlterUserScramCredentials",
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            {"deletions": [{"name": "acl-nobody", "mechanism": 1}], "upsertions": []},
+            [on_cluster(alter)],
         ),
         Case("DescribeAcls", ApiKey.DESCRIBE_ACLS, acl_filter, [on_cluster(describe)]),
         Case("CreateAcls", ApiKey.CREATE_ACLS, {"creations": [acl]}, [on_cluster(alter)]),
