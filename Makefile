@@ -3,7 +3,7 @@
 #
 #   PYTHON=/path/to/python3   the interpreter .venv is made from (otherwise the first fit one on PATH)
 #   KREPLOG_DEBUG=1           extensions with bounds checks and line tracing
-#   ARGS="..."                more arguments for pytest, the demo or the benchmarks
+#   ARGS="..."                more arguments for pytest, the demo, the benchmarks or the wheels
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -23,7 +23,7 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-micro bench-cluster build clean distclean
+.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-micro bench-cluster wheel clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
@@ -37,7 +37,7 @@ help:
 	@echo "make bench-micro   single calls; saves each run, compares it with the last, draws both"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
-	@echo "make build      sdist and wheel into dist/"
+	@echo "make wheel      sdist and wheel into dist/, for any machine of this kind; ARGS=\"--python ...\" for other Pythons"
 	@echo "make clean      remove what was built; make distclean: .venv too"
 
 setup: $(BUILT)
@@ -86,8 +86,8 @@ bench-micro: $(BUILT)
 bench-cluster: $(BUILT)
 	@$(RUN) -m benchmarks.bench_cluster $(ARGS)
 
-build: $(BUILT)
-	@$(RUN) -m build
+wheel: $(INSTALLED)
+	@$(RUN) -m tests.packaging $(ARGS)
 
 clean:
 	rm -rf build benchmarks/build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
