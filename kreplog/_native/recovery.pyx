@@ -126,7 +126,6 @@ cdef class Recovery:
     cdef int64_t limit  # the end that an interrupted truncation was heading for, -1 for none
     cdef int64_t checkpointed  # the high watermark in Kafka's checkpoint file
     cdef int64_t seen  # the log end offset in the state file
-    cdef bint lowered  # the log start offset: files that have the old one would hide the next records
 
     def __init__(self, SegmentedLog log):
         self.log = log
@@ -233,7 +232,7 @@ cdef class Recovery:
             position.high_watermark = position.leo
         if position.log_start_offset > position.leo:  # deleted, and lost before they were flushed
             position.log_start_offset = position.leo
-            self.unsettled = self.lowered = True
+            self.unsettled = True
         position.high_watermark = max(min(position.high_watermark, position.leo), position.log_start_offset)
         position.recovery_point = min(position.recovery_point, position.leo)
         position.active_base = log.active.base_offset
@@ -273,6 +272,8 @@ cdef class Recovery:
         if log.state.bulk_append_start() >= 0:
             log.state.mark_bulk_append(log.position.leo, False)
             self.unsettled = True
+        if self.unsettled or log.position.in_use:
+            self.lower_checkpoints()
         log.position.unsettled = self.unsettled
         if self.known and log.position.leo < self.seen:  # damage: what readers may have read is gone
             log.position.generation += 2
@@ -288,7 +289,18 @@ cdef class Recovery:
             log.unsynced += 1
             if not (log.managed or log.in_topic):
                 log.sync_files()
-        if self.lowered:
+        return 0
+
+    cdef int lower_checkpoints(self) except -1:
+        """Bring down Kafka's checkpoint files after a truncation, or a loss of power, that they are ahead of.
+
+        By an old log start the next records would be deleted ones, for Kafka and where the state file is lost; and with
+        a high watermark beyond the end readers take the state file for outdated. Before the new state is published: a
+        recovery that is killed in between is done again. An owner of thousands of logs soon writes high watermarks."""
+        cdef SegmentedLog log = self.log
+        start = _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)
+        outdated = self.checkpointed > log.position.leo and not (self.fresh or log.managed)
+        if outdated or start > log.position.log_start_offset:
             log.checkpoint()
         return 0
 
