@@ -31,20 +31,16 @@ CORE = {
     "kreplog.core.consumer_group_messages",
     "kreplog.core.transaction_messages",
 }
-CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
-CORES = (
-    CORE
-    | CONTROLLER
-    | {
-        "kreplog.core.replication",
-        "kreplog.core.replication.epochs",
-        "kreplog.core.groups",
-        "kreplog.core.transactions",
-        "kreplog.core.security",
-        "kreplog.core.broker",
-        "kreplog.core.broker.log_cleaning",
-    }
-)
+CORES = CORE | {
+    "kreplog.core.controller",
+    "kreplog.core.replication",
+    "kreplog.core.replication.epochs",
+    "kreplog.core.groups",
+    "kreplog.core.transactions",
+    "kreplog.core.security",
+    "kreplog.core.broker",
+    "kreplog.core.broker.log_cleaning",
+}
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
     "kreplog.closing": set(),
@@ -78,10 +74,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog", "kreplog.batches"}
     | {f"kreplog.commands.{name}" for name in ("interruption", "lines", "options", "records")},
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
-    # The plan of a rebalance is a rule, which the simulator's scenarios run too.
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.core.controller.rebalance", "kreplog.core.security"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.core.security"},
     # sim: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
@@ -99,8 +94,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
     "kreplog.core.security": EVERYWHERE | CORE,
-    "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
-    "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
+    "kreplog.core.controller": EVERYWHERE | CORE,
     "kreplog.core.broker": EVERYWHERE | CORES,
     "kreplog.core.broker.log_cleaning": EVERYWHERE,
     # Of the cores wire has their messages alone: the dataclasses that frames are decoded into and encoded from.
@@ -132,7 +126,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.client": EVERYWHERE
     | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.security"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
-    # coord, core: requests to the controller that Kafka's protocol lacks.
+    # coord, core: requests to the controller that Kafka's protocol lacks, and the plan of a rebalance.
     "kreplog.cluster": EVERYWHERE
     | {"kreplog.client", "kreplog.server", "kreplog.managed_log"}
     | {"kreplog.coord", "kreplog.core", "kreplog.core.controller", "kreplog.core.security"},

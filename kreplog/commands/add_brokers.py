@@ -1,6 +1,6 @@
 """`kreplog cluster add-brokers`: adds brokers to a cluster on this host, with the fewest moves that restore balance.
 
-`kreplog.commands.rebalance_plan` makes the plan. Run again, the command continues: broker directories are created once,
+`kreplog.cluster.rebalance_plan` makes the plan. Run again, the command continues: broker directories are created once,
 and ongoing reassignments are not requested again.
 """
 
@@ -15,10 +15,10 @@ import typer
 from kreplog.client.admin_client import AdminClient
 from kreplog.cluster.expansion import extend, new_broker_settings, rack_in
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
+from kreplog.cluster.rebalance_plan import plan_rebalance
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, ClusterDir, Racks, ids, print_json, racks_in
 from kreplog.commands.partitions import carry_out
-from kreplog.commands.rebalance_plan import plan_rebalance
 from kreplog.commands.rebalancing import Wait, show_plan
 from kreplog.errors import UsageError
 

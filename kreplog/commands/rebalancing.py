@@ -1,6 +1,6 @@
 """`kreplog cluster rebalance` and `kreplog cluster drain`: a plan of replica moves, and with --execute the moves.
 
-kreplog.commands.rebalance_plan makes the plan. Run again, a command continues: ongoing reassignments are not requested
+kreplog.cluster.rebalance_plan makes the plan. Run again, a command continues: ongoing reassignments are not requested
 again.
 """
 
@@ -12,10 +12,10 @@ import typer
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
+from kreplog.cluster.rebalance_plan import plan_rebalance, racks_of_live_brokers
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
 from kreplog.commands.partitions import carry_out
-from kreplog.commands.rebalance_plan import plan_rebalance, racks_of_live_brokers
 from kreplog.errors import UsageError
 
 Execute = Annotated[bool, typer.Option("--execute", help="Move the replicas.")]

@@ -18,7 +18,7 @@ from kreplog.client import admin_client
 from kreplog.client.reassignment import OngoingReassignment
 from kreplog.cluster.expansion import common_settings, extend
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.rebalance_plan import _consistent_snapshot
+from kreplog.cluster.rebalance_plan import _consistent_snapshot
 from kreplog.errors import UsageError
 from kreplog.log import Log
 from kreplog.server.settings import parse
