@@ -10,20 +10,19 @@ created too often   a broker creates a topic less than RETRY_MS after its last a
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import admin_error, create_topic
 from kreplog.core.controller.automatic_creation import RETRY_MS, AutomaticCreation
 from kreplog.core.controller.new_partitions import assignable, topic_replicas
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.sim.brokers.request_steps import carry_out
 from kreplog.sim.clients.workload import Call, Client, ClientContext, Sleep
-from kreplog.types import NO_LEADER
+from kreplog.types import NO_LEADER, topic_id_text
 
 if TYPE_CHECKING:
     from kreplog.sim.brokers.broker import BrokerProcess
@@ -98,18 +97,18 @@ class VirtualAutomaticTopics:
         brokers = assignable(process.manager.metadata.brokers)
         plan = cluster.automatic_topic(name)
         replication_factor = min(plan.replication_factor, len(brokers))
-        topic_id = urlsafe_b64encode(cluster.scheduler.random.randbytes(16)).decode().rstrip("=")
+        topic_id = topic_id_text(UUID(bytes=cluster.scheduler.random.randbytes(16)))
         if replication_factor < MIN_REPLICAS:
             cluster.scheduler.after(0, self._attempt_ended, name, ErrorCode.LEADER_NOT_AVAILABLE)
             return
         try:
             replicas = topic_replicas({}, plan.partitions, replication_factor, brokers)
-            operations = create_topic_operations(name, topic_id, replicas, plan.config, brokers)
+            steps = create_topic(name, topic_id, replicas, plan.config, brokers)
         except KreplogError as error:
             cluster.scheduler.after(0, self._written, name, None, error)
             return
         cluster.topic_created(name, topic_id, plan.config, plan.partitions)
-        carry_out(process, create_topic(name, operations), partial(self._written, name))
+        carry_out(process, steps, partial(self._written, name))
 
     def _written(self, name: str, _result: None, error: KreplogError | None) -> None:
         self._attempt_ended(name, ErrorCode.NONE if error is None else admin_error(error))

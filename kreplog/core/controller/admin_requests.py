@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import (
     add_partitions_operations,
     cancel_reassignment_operations,
+    create_topic_operations,
     delete_topic_operations,
     election_operations,
     reassign_operations,
@@ -56,8 +58,19 @@ def stored_topic(name: str) -> Steps[TopicNode]:
     return nodes.decode_topic(path, node)
 
 
-def create_topic(name: str, operations: tuple[StoreOperation, ...]) -> Steps[None]:
-    """Create a topic by the operations of create_topic_operations. Raises RefusedError, CoordinationError."""
+def create_topic(
+    name: str,
+    topic_id: str,
+    assignment: Mapping[int, Sequence[int]],
+    config: TopicConfig,
+    brokers: Collection[int],
+) -> Steps[None]:
+    """Create a topic, with the replicas of new_partitions.topic_replicas. brokers: the assignable ones. Raises at once
+    what create_topic_operations raises; in its steps RefusedError (there is such a topic), CoordinationError."""
+    return _create_topic(name, create_topic_operations(name, topic_id, assignment, config, brokers))
+
+
+def _create_topic(name: str, operations: tuple[StoreOperation, ...]) -> Steps[None]:
     try:
         yield Multi(operations)
     except NodeExistsError as error:

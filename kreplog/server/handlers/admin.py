@@ -8,15 +8,13 @@ fields of their responses.
 from __future__ import annotations
 
 import logging
-import secrets
-from base64 import urlsafe_b64encode
+import uuid
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kreplog.core.controller import admin_requests, new_partitions
-from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import RefusedError, admin_error, stored_topic
 from kreplog.core.controller.leader_elections import (
     LeaderAndPreferred,
@@ -42,7 +40,7 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.server.settings import BrokerSettings
-from kreplog.types import BrokerRegistration, TopicPartition
+from kreplog.types import BrokerRegistration, TopicPartition, topic_id_text
 from kreplog.wire import generic
 
 _log = logging.getLogger("kreplog.server")
@@ -209,13 +207,13 @@ class AdminHandlers:
             config = changed(none, given, none, replicas)
         except InvalidSettingError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        writes = create_topic_operations(topic.name, topic_id, assigned, config, brokers)
+        topic_id = topic_id_text(uuid.uuid4())
+        steps = admin_requests.create_topic(topic.name, topic_id, assigned, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
         with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
-                await self._carry_out(admin_requests.create_topic(topic.name, writes))
+                await self._carry_out(steps)
         return {
             "topic_id": topic_id,
             "num_partitions": len(assigned),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kreplog.config import TopicConfig
 from kreplog.coord.memory import MemorySession
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
-from kreplog.core.controller.admin_operations import (
-    create_topic_operations,
-)
 from kreplog.core.controller.config_requests import alter_broker, alter_topic
 from kreplog.core.controller.leader_elections import ELECTIONS
 from kreplog.core.controller.new_partitions import added_partitions, assignable
@@ -24,7 +21,15 @@ from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.machines.store import StoreServer
-from kreplog.types import BrokerRegistration, Delete, ElectionType, SetData, StoreOperation, TopicPartition
+from kreplog.types import (
+    BrokerRegistration,
+    Delete,
+    ElectionType,
+    SetData,
+    StoreOperation,
+    TopicPartition,
+    topic_id_text,
+)
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -47,7 +52,7 @@ class Administrator:
             number: tuple(brokers[(start + number + index) % len(brokers)] for index in range(plan.replication_factor))
             for number in range(plan.partitions)
         }
-        topic_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
+        topic_id = topic_id_text(UUID(bytes=random.randbytes(16)))
         return self.place_topic(plan.name, topic_id, partitions, plan.config)
 
     def place_topic(
@@ -55,12 +60,7 @@ class Administrator:
     ) -> bool:
         """Create a topic with these replicas by partition number."""
         brokers = assignable(self.live_brokers())
-
-        def steps() -> Steps[None]:
-            operations = create_topic_operations(name, topic_id, partitions, config, brokers)
-            return admin_requests.create_topic(name, operations)
-
-        done = self._request(steps)
+        done = self._request(lambda: admin_requests.create_topic(name, topic_id, partitions, config, brokers))
         if done:  # before any broker can read it
             self._cluster.topic_created(name, topic_id, config, len(partitions))
         return done

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from kreplog.config import TopicConfig
 from kreplog.core.controller import rebalance
@@ -22,7 +22,7 @@ from kreplog.sim.scenarios.scenario_arguments import (
     settings,
 )
 from kreplog.sim.scenarios.scenario_cluster import STEP_MS, Direction, ScenarioCluster
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, topic_id_text
 
 LIMIT_MS = 30_000
 """Time limit of commands that wait, in virtual time."""
@@ -75,7 +75,7 @@ class Commands:
             live = assignable(self.cluster.admin.live_brokers())
             placed = topic_replicas({}, int(plain[2]), int(plain[4]), live)
         self._topics += 1
-        topic_id = urlsafe_b64encode(self._topics.to_bytes(16, "big")).decode().rstrip("=")
+        topic_id = topic_id_text(UUID(int=self._topics))
         self._require(self.cluster.admin.place_topic(plain[0], topic_id, placed, config))
         self.cluster.run_ms(50)
 

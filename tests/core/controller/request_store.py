@@ -11,7 +11,6 @@ from kreplog.config import TopicConfig
 from kreplog.coord.memory import MemoryStore
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
-from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.controller.admin_requests import RefusedError
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.errors import CoordinationError, ErrorCode
@@ -32,8 +31,8 @@ class RequestStore:
         self.create("t")
 
     def create(self, name: str) -> None:
-        operations = create_topic_operations(name, "id", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, TopicConfig(), BROKERS)
-        self.carry_out(admin_requests.create_topic(name, operations))
+        replicas = {0: (1, 2), 1: (2, 3), 2: (3, 1)}
+        self.carry_out(admin_requests.create_topic(name, "id", replicas, TopicConfig(), BROKERS))
 
     def carry_out(self, steps: Steps[Any], before: Mapping[int, Callable[[], object]] | None = None) -> Any:
         """The result of the steps. before: what others do before a write is carried out, by its number from 1 on."""
