@@ -15,12 +15,6 @@ The guarantees, and when they are checked:
     isr                 within the assigned replicas, contains the leader; never empty without ELR      at any change
     illegal transition  of a replica or a partition in the controller                                   at any change
     watermark           a replica's high watermark is within its log, and the same as in its log        after each step
-    too early           an acks=all batch is committed when it is acknowledged, at that offset          at the response
-    refused             ... and not refused because an earlier acknowledged batch is missing            at the response
-    phantom             a consumer sees committed records only, never another one at that offset        at the response
-    gap                 ... offset by offset, from where it began                                       at the response
-    out of range        ... and its position is never outside the log                                   at the response
-    unrequested         a fetch response has what its session has, each partition once                  at the response
     denied              a broker without metadata never responds that a partition does not exist        at the response
     lag in bytes        no ISR member lags more than replica.lag.max.bytes, unless it is being removed  after each step
     log state           a core's view of a log, its end and epochs, is the log's                        after each step
@@ -36,8 +30,8 @@ The guarantees, and when they are checked:
     drained early       a new controller goes on once all brokers have responded, or after a time       as it goes on
     clean too early     the unclean mark is cleared once no loss can be unknown to controllers          as it is cleared
     deleted             only records released by an operator or retention, and only committed ones      as they go
-    watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response
     lost                all records acknowledged under acks=all are in the log                          at the end
+    of the responses to clients                                                                       client_checker.py
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
@@ -66,6 +60,7 @@ from kreplog.core.messages import ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.sim.checks.client_checker import ClientChecker
 from kreplog.sim.checks.config_history import TopicConfigHistory
 from kreplog.sim.checks.consumer_group_checker import ConsumerGroupChecker
 from kreplog.sim.checks.group_checker import GroupChecker
@@ -76,23 +71,15 @@ from kreplog.sim.checks.transaction_checker import TransactionChecker
 from kreplog.sim.faults import OWN_TOPICS
 from kreplog.sim.history import (
     ConsumerGroupEvent,
-    DeletionDone,
-    DeletionRequested,
     Event,
-    Fail,
     GroupEvent,
     GuaranteeViolated,
     History,
-    Ok,
-    Position,
     PowerLost,
-    Read,
     TopicDeleted,
     TransactionEvent,
     UncleanElectionDeclared,
-    UnrequestedPartition,
     Violation,
-    Watermark,
 )
 from kreplog.sim.machines.disk import DiskLog, Disks, Loss
 from kreplog.sim.machines.partition_model import Lost, PartitionModel, describe
@@ -130,9 +117,7 @@ class Checkers:
         self._controller_epoch = 0
         self._unclean_requested: tuple[int, tuple[TopicPartition, ...]] = (0, ())
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
-        self._positions: dict[tuple[str, TopicPartition, str], int] = {}
-        self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
-        self._counts = {"acked": 0, "read": 0}
+        self.clients = ClientChecker(self.violate)
         self.memory = MemoryChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated)
@@ -154,7 +139,7 @@ class Checkers:
         """acked, read: records. committed: of all partitions. excused: partitions that may lose records from here on,
         without deleted ones."""
         return {
-            **self._counts,
+            **self.clients.counts,
             **self.groups.counts,
             **self.consumer_groups.counts,
             **self.transactions.counts,
@@ -605,30 +590,6 @@ class Checkers:
             return
         model = self.model(event.partition, event.topic_id)
         match event:
-            case Ok(acks=-1):
-                self._acknowledged(model, event)
-            case Fail(acks=-1):
-                text = f"{event.client} was refused sequence {event.sequence} of producer {event.producer_id}"
-                if not model.forgotten(event.producer_id):
-                    self.violate("refused", f"{text}: {event.error}", model)
-            case Read():
-                self._read(model, event)
-            case Watermark():
-                self._watermark(model, event)
-            case Position():
-                key = (event.client, event.partition, event.topic_id)
-                before, self._positions[key] = self._positions.get(key, -1), event.offset
-                if event.offset < 0 and not 0 <= before < model.released:
-                    self.violate("out of range", f"{event.client}: {event.reason}", model)
-            case UnrequestedPartition():
-                self.violate("unrequested", f"{event.client} gets {event.partition}, which is {event.reason}", None)
-            case DeletionRequested():
-                model.all_requested = model.all_requested or event.offset < 0
-                model.released = max(model.released, event.offset)
-            case DeletionDone():
-                if event.low_watermark < event.offset:
-                    text = f"deletion below {event.offset} is done, but the low watermark is {event.low_watermark}"
-                    self.violate("too early", text, model, event.offset)
             case UncleanElectionDeclared():
                 self._unclean(model, event.leader, event.leader_epoch)
             case PowerLost():
@@ -637,55 +598,8 @@ class Checkers:
                 self.excuse(model, event.reason)
             case TopicDeleted():
                 self.excuse(model, _DELETION)
-
-    def _acknowledged(self, model: PartitionModel, event: Ok) -> None:
-        self._counts["acked"] += len(event.values)
-        for index, value in enumerate(event.values):
-            sequence = event.sequence + index
-            has_offset = event.base_offset >= 0
-            offset = event.base_offset + index if has_offset else model.place_of(event.producer_id, sequence)
-            fact = (event.producer_id, sequence, value.encode())
-            model.acked.append((offset, fact))
-            found = model.values.get(offset)
-            if found != fact:
-                committed = "no record" if found is None else describe(found)
-                where = f"at offset {offset}" if has_offset else "without an offset"
-                text = f"{event.client} got {describe(fact)} acknowledged {where}, but {committed} is committed there"
-                self.violate("too early" if found is None else "two values", text, model, offset)
-
-    def _read(self, model: PartitionModel, event: Read) -> None:
-        self._counts["read"] += 1
-        key = (event.client, event.partition, event.topic_id)
-        expected = self._positions.get(key, event.offset)
-        self._positions[key] = event.offset + 1
-        if event.offset != expected:
-            text = f"{event.client} was at offset {expected} and got offset {event.offset}"
-            self.violate("gap", text, model, event.offset)
-        fact = (event.producer_id, event.sequence, event.value.encode())
-        found = model.values.get(event.offset)
-        if found != fact:
-            committed = "no record" if found is None else describe(found)
-            text = (
-                f"{event.client} read {describe(fact)} at offset {event.offset} from broker {event.leader} in "
-                f"leader epoch {event.leader_epoch}, where {committed} is committed"
-            )
-            self.violate("phantom", text, model, event.offset)
-
-    def _watermark(self, model: PartitionModel, event: Watermark) -> None:
-        key = (event.client, event.partition, event.topic_id)
-        epoch, highest = self._watermarks.get(key, (-1, -1))
-        if event.leader_epoch < epoch:
-            return
-        if event.high_watermark < highest:
-            text = (
-                f"{event.client} got high watermark {highest} in leader epoch {epoch}, "
-                f"then {event.high_watermark} from broker {event.leader} in leader epoch {event.leader_epoch}"
-            )
-            self.violate("watermark fell", text, model, event.high_watermark)
-        if event.high_watermark > model.end:
-            text = f"{event.client} got high watermark {event.high_watermark}; only {model.end} is committed"
-            self.violate("phantom", text, model, model.end)
-        self._watermarks[key] = (event.leader_epoch, event.high_watermark)
+            case _:
+                self.clients.observe(model, event)
 
     def _power_lost(self, model: PartitionModel, event: PowerLost) -> None:
         end = model.durable_end
