@@ -155,7 +155,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: tests that it works.")] = False,
     directory: Annotated[Path | None, typer.Option(help="Where scratch folders are made; on a real disk.")] = None,
 ) -> None:
-    """The coordination stores: 10,000 conditional writes, one of them, and the death of a process."""
+    """The coordination stores: 10,000 conditional writes, a single one, and the death of a process."""
     if quick:
         partitions, repetitions, writes, deaths, timeout_ms = 1200, 2, 10, 1, 1000
     console = Console(width=None if sys.stdout.isatty() else 150)
@@ -173,17 +173,9 @@ def main(
         if MISSING:
             console.print(f"without ZooKeeper: {MISSING}", style="yellow", highlight=False)
         else:
-            from kreplog.coord.zookeeper import ZooKeeperStore
-
-            (folder / "zookeeper").mkdir()
-            server = ZooKeeperServer(folder / "zookeeper", f"-Djute.maxbuffer={JUTE_BYTES}")
-            stack.callback(server.kill)
-            for name, root, size in ((f"multis of {BATCH}", "batches", BATCH), ("one multi", "one", None)):
-                store = ZooKeeperStore(f"{server.hosts}/{root}", max_multi_bytes=JUTE_BYTES)
-                stack.callback(store.close)
-                ensemble = store.connect(TIMEOUT_MS)
+            for name, (ensemble, address, size) in _ensembles(stack, folder / "zookeeper").items():
                 stores[f"zookeeper, {name}"] = Partitions(ensemble, partitions, size)
-                singles["zookeeper"] = ensemble, f"zookeeper:{server.hosts}/{root}"
+                singles["zookeeper"] = ensemble, address
         measures: dict[str, Callable[[], float]] = {"ceiling: bare sqlite3": bare.fail_over}
         measures |= {name: store.fail_over for name, store in stores.items()}
         samples: dict[str, list[float]] = {name: [] for name in measures}
@@ -207,6 +199,21 @@ def main(
         )
         if len(digests) > 1:
             raise typer.Exit(1)
+
+
+def _ensembles(stack: ExitStack, folder: Path) -> dict[str, tuple[Session, str, int | None]]:
+    """A ZooKeeper server: session, address, and writes in a multi, by what they are called."""
+    from kreplog.coord.zookeeper import ZooKeeperStore
+
+    folder.mkdir()
+    server = ZooKeeperServer(folder, f"-Djute.maxbuffer={JUTE_BYTES}")
+    stack.callback(server.kill)
+    found: dict[str, tuple[Session, str, int | None]] = {}
+    for name, root, size in ((f"multis of {BATCH}", "batches", BATCH), ("one multi", "one", None)):
+        store = ZooKeeperStore(f"{server.hosts}/{root}", max_multi_bytes=JUTE_BYTES)
+        stack.callback(store.close)
+        found[name] = store.connect(TIMEOUT_MS), f"zookeeper:{server.hosts}/{root}", size
+    return found
 
 
 def _add(table: Table, operation: str, store: str, seconds: Sequence[float]) -> None:

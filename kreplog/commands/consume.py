@@ -90,10 +90,7 @@ def consume(
     as_json: AsJson = False,
 ) -> None:
     """Print the committed records of a topic, one on each line, until Ctrl-C, --max-messages or --timeout."""
-    if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
-        raise UsageError("--from-beginning, --offset and --timestamp exclude each other: give one of them")
-    if group is not None and (offset is not None or timestamp is not None or partition):
-        raise UsageError("--group excludes --offset, --timestamp and --partition: the group has offsets and partitions")
+    _check_options(from_beginning, offset, timestamp, partition, group)
     time_ms = None if timestamp is None else milliseconds("--timestamp", timestamp)
     with admin_client(cluster, bootstrap, command_config) as admin:
         existing = admin.partitions_of(topic, partition or ())
@@ -110,14 +107,22 @@ def consume(
         _consumer(servers, security, group, from_beginning, isolation_level) as consumer,
     ):
         if group is None:
-            assigned = [KafkaPartition(topic, number) for number in numbers]
-            consumer.assign(assigned)
-            _seek(consumer, assigned, from_beginning, offset, time_ms)
+            _assign(consumer, topic, numbers, from_beginning, offset, time_ms)
         else:
             consumer.subscribe([topic])
         printed = partial(_commit, consumer) if group is not None else None
         count = _print(_records(consumer, max_messages, timeout, interruption, printed), show)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
+
+
+def _check_options(
+    from_beginning: bool, offset: int | None, timestamp: str | None, partition: list[int] | None, group: str | None
+) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
+        raise UsageError("--from-beginning, --offset and --timestamp exclude each other: give one of them")
+    if group is not None and (offset is not None or timestamp is not None or partition):
+        raise UsageError("--group excludes --offset, --timestamp and --partition: the group has offsets and partitions")
 
 
 @contextmanager
@@ -155,7 +160,12 @@ def _commit(consumer: Any) -> None:
         print("the group is in another generation: its members will print some records again", file=sys.stderr)
 
 
-def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int | None, time_ms: int | None) -> None:
+def _assign(
+    consumer: Any, topic: str, numbers: list[int], from_beginning: bool, offset: int | None, time_ms: int | None
+) -> None:
+    """Assign partitions, and seek to where their records are printed from."""
+    assigned = [KafkaPartition(topic, number) for number in numbers]
+    consumer.assign(assigned)
     if from_beginning:
         consumer.seek_to_beginning(*assigned)
     elif offset is not None:

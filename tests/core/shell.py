@@ -62,6 +62,39 @@ def values(records: Any) -> list[str]:
     return [record.value.decode() for record in CODEC.decode(records)]
 
 
+def perform_on(log: ModelLog, effect: Any) -> Any:
+    """Carry out an effect on the log of its partition; returns its answer."""
+    match effect:
+        case AppendAsLeader(_, records, epoch):
+            how = effect.strict, effect.transactional, effect.sequenced, effect.verified_by
+            return log.append_as_leader(records, epoch, *how), state(log)
+        case AppendMarker(_, marker, epoch):
+            return log.append_marker(marker, epoch), state(log)
+        case EndOfRecords(_, records):
+            return CODEC.end_of(records)
+        case ReadLog(_, offset, limit, max_bytes):
+            return log.read(offset, limit, max_bytes)
+        case ReadStable(_, offset, limit, max_bytes):
+            return log.read(offset, limit, max_bytes), ((7, offset),)
+        case SizeFrom(_, offset):
+            return log.size_from(offset)
+        case AppendAsFollower(_, records):
+            log.append_as_follower(records)
+        case AssignLeaderEpoch(_, epoch):
+            log.assign_leader_epoch(epoch)
+        case TruncateTo(_, offset):
+            log.truncate_to(offset)
+        case TruncateFullyAndStartAt(_, offset):
+            log.truncate_fully_and_start_at(offset)
+        case DeleteRecordsBefore(_, offset):
+            log.delete_records_before(offset)
+        case EnforceRetention():
+            log.enforce_retention(0)
+        case _:
+            raise AssertionError(f"no answer to {effect}")
+    return state(log)
+
+
 class Shell:
     """Broker `broker_id`, registered under epoch 1. `effects`: all without an answer, in order; `log_lines`: its
     state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
@@ -134,54 +167,23 @@ class Shell:
     def _elected(self) -> Node:
         return Node(str(self.elected).encode(), NodeStat(0, 0, 0))
 
-    def perform(self, effect: Effect) -> Any:
-        log = self.logs.get(getattr(effect, "partition", TP), ModelLog("none", 1 << 20))
+    def perform(self, effect: Any) -> Any:
         match effect:
             case OpenLog(partition, topic_id):
                 if self.topic_ids.get(partition) != topic_id:
                     self.logs[partition] = ModelLog(str(partition), 1 << 20)
                     self.topic_ids[partition] = topic_id
                     self.checkpointed[partition] = 0
-                log = self.logs[partition]
-                return OpenedLog(state(log), self.checkpointed[partition])
-            case AppendAsLeader(_, records, epoch):
-                how = effect.strict, effect.transactional, effect.sequenced, effect.verified_by
-                info = log.append_as_leader(records, epoch, *how)
-                return info, state(log)
-            case AppendMarker(_, marker, epoch):
-                info = log.append_marker(marker, epoch)
-                return info, state(log)
-            case AppendAsFollower(_, records):
-                log.append_as_follower(records)
-            case EndOfRecords(_, records):
-                return CODEC.end_of(records)
-            case AssignLeaderEpoch(_, epoch):
-                log.assign_leader_epoch(epoch)
-            case TruncateTo(_, offset):
-                log.truncate_to(offset)
-            case TruncateFullyAndStartAt(_, offset):
-                log.truncate_fully_and_start_at(offset)
-            case DeleteRecordsBefore(_, offset):
-                log.delete_records_before(offset)
-            case EnforceRetention():
-                log.enforce_retention(0)
+                return OpenedLog(state(self.logs[partition]), self.checkpointed[partition])
             case AdvanceHighWatermark(partition, offset):
-                log.advance_high_watermark(offset)
+                self.logs[partition].advance_high_watermark(offset)
                 self.checkpointed[partition] = offset
                 return self.unstable
-            case ReadLog(_, offset, limit, max_bytes):
-                return log.read(offset, limit, max_bytes)
-            case ReadStable(_, offset, limit, max_bytes):
-                return log.read(offset, limit, max_bytes), ((7, offset),)
-            case SizeFrom(_, offset):
-                return log.size_from(offset)
-            case OffsetForTimestamp(tag, _, timestamp):
-                self.found.append(OffsetFound(tag, *log.offset_for_timestamp(timestamp)))
-                return None
+            case OffsetForTimestamp(tag, partition, timestamp):
+                self.found.append(OffsetFound(tag, *self.logs[partition].offset_for_timestamp(timestamp)))
             case SetAsideStray(partition):
                 key = self.topic_ids.pop(partition), partition.partition
                 self.strays[key] = self.logs.pop(partition)
-                return None
             case RestoreStray(partition, topic_id):
                 stray = self.strays.pop((topic_id, partition.partition), None)
                 if stray is not None:
@@ -189,28 +191,18 @@ class Shell:
                 return stray is not None
             case DeleteStrays(partition, topic_id):
                 self.strays.pop((topic_id, partition.partition), None)
-                return None
             case DeleteLog(partition):
                 self.logs.pop(partition, None)
                 self.topic_ids.pop(partition, None)
-                return None
             case StateChange(level, text):
                 self.log_lines.append(f"{level}: {text}")
-                return None
-            case (
-                Flush()
-                | ConfigureBroker()
-                | ConfigureLog()
-                | SubmitMulti()
-                | SubmitRead()
-                | Send()
-                | SendAddPartitions()
-                | Reply()
-            ):
-                return None
+            case Flush() | ConfigureBroker() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send():
+                pass
+            case SendAddPartitions() | Reply():
+                pass
             case _:
-                raise AssertionError(f"no answer to {effect}")
-        return state(log)
+                return perform_on(self.logs[effect.partition], effect)
+        return None
 
     def request(self, request: Any, reply_to: Hashable = "client") -> list[Effect]:
         return self.step(Received(reply_to, request))

@@ -319,6 +319,47 @@ def test_a_session_with_a_topic_that_is_gone_begins_again_when_that_is_forgotten
     with_broker(tmp_path, work)
 
 
+ODD_FETCHES: tuple[dict[str, Any], ...] = (
+    {"offset": -1},
+    {"offset": 2**63 - 1},
+    {"offset": -(2**63)},
+    {"partition_bytes": -5},
+    {"partition_bytes": 0},
+    {"max_bytes": -1},
+    {"min_bytes": -1},
+    {"max_wait_ms": -1},
+    {"session_id": 77, "session_epoch": 5},
+    {"session_id": 77, "session_epoch": 0},
+    {"session_epoch": -7},
+)
+
+ODD_REQUESTS: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
+    (ApiKey.METADATA, 9, {"topics": [{"name": ""}, {"name": "\u20ac" * 300}]}),
+    (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["", "..", "none"], "timeout_ms": -1}),
+    (ApiKey.FIND_COORDINATOR, 3, {"key": "group", "key_type": 0}),
+    (ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": None, "timeout_ms": 100}),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout_ms": 100}),
+    (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
+    (
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        {
+            "resources": [
+                {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+                for kind, name in ((2, "topic"), (2, "none"), (4, "1"), (4, "x"), (9, ""))
+            ],
+            "include_synonyms": True,
+        },
+    ),
+    (ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "none", "count": 3, "assignments": None}]}),
+    (
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        0,
+        {"topics": [{"name": "topic", "partitions": [{"partition_index": 0, "replicas": [1, 1]}]}]},
+    ),
+)
+
+
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
     async def work(client: Client) -> None:
         await client.create("topic")
@@ -333,52 +374,14 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
         assert answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (answer,) = (await client.produce(batch, version=2)).partitions
         assert answer.error is ErrorCode.UNSUPPORTED_VERSION
-        oddities: tuple[dict[str, Any], ...] = (
-            {"offset": -1},
-            {"offset": 2**63 - 1},
-            {"offset": -(2**63)},
-            {"partition_bytes": -5},
-            {"partition_bytes": 0},
-            {"max_bytes": -1},
-            {"min_bytes": -1},
-            {"max_wait_ms": -1},
-            {"session_id": 77, "session_epoch": 5},
-            {"session_id": 77, "session_epoch": 0},
-            {"session_epoch": -7},
-        )
-        for oddity in oddities:
+        for oddity in ODD_FETCHES:
             await client.fetch(**oddity)
         await client.fetch(nowhere)
         for timestamp in (-1, -2, -3, -4, -9, 0, 2**63 - 1):
             requested = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
             topic = {"name": "topic", "partitions": [requested]}
             await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
-        requests: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
-            (ApiKey.METADATA, 9, {"topics": [{"name": ""}, {"name": "\u20ac" * 300}]}),
-            (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["", "..", "none"], "timeout_ms": -1}),
-            (ApiKey.FIND_COORDINATOR, 3, {"key": "group", "key_type": 0}),
-            (ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": None, "timeout_ms": 100}),
-            (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout_ms": 100}),
-            (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
-            (
-                ApiKey.DESCRIBE_CONFIGS,
-                4,
-                {
-                    "resources": [
-                        {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-                        for kind, name in ((2, "topic"), (2, "none"), (4, "1"), (4, "x"), (9, ""))
-                    ],
-                    "include_synonyms": True,
-                },
-            ),
-            (ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "none", "count": 3, "assignments": None}]}),
-            (
-                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-                0,
-                {"topics": [{"name": "topic", "partitions": [{"partition_index": 0, "replicas": [1, 1]}]}]},
-            ),
-        )
-        for api, version, fields in requests:
+        for api, version, fields in ODD_REQUESTS:
             assert await client.call(api, version, **fields) is not None
         (data,) = (await client.fetch()).partitions
         assert data.error is ErrorCode.NONE

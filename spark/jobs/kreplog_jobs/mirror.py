@@ -107,18 +107,14 @@ def main(
         return
     if source is None or target is None:
         raise UsageError("name SOURCE and TARGET: brokers as host:port, or a directory")
+    options = source_options(source, subscribe, skip_lost, read_committed)
+    if options.path and not job.is_brokers(target) and os.path.realpath(options.path) == os.path.realpath(target):
+        raise UsageError(f"{source} is what is read: choose another target")
     destination: Target = (
         BrokersTarget(target, compression.value, replication_factor)
         if job.is_brokers(target)
         else DirectoryTarget(os.path.abspath(target), compression.value)
     )
-    options = source_options(source, subscribe, skip_lost, read_committed)
-    if (
-        options.path
-        and isinstance(destination, DirectoryTarget)
-        and os.path.realpath(options.path) == os.path.realpath(target)
-    ):
-        raise UsageError(f"{source} is what is read: choose another target")
     with locked(checkpoint) as mirror:
         partitions = snapshots(options)
         tasks = prepare(mirror, checkpoint, options, partitions, destination, append=append)
