@@ -1,8 +1,10 @@
 """Partition: one broker's replica of a partition, and how it moves between the roles of role.py.
 
 LeaderAndIsr, ticks, flushes and the reopening of a log concern every role and are here; leader.py and follower.py have
-what each role does, isr_proposer.py the leader's ISR, local_replica.py the replica that all of them share. Delayed
-requests, fetchers and the other partitions are the replica manager's.
+what each role does, isr_proposer.py the leader's ISR, local_replica.py the replica that all of them share. These are
+bases of one object, not objects that it holds: a follower has no state of its own, and of a leader's all but the
+progress of its followers, the sequence grace and the markers outlives the role. Delayed requests, fetchers and the
+other partitions are the replica manager's.
 """
 
 from __future__ import annotations
