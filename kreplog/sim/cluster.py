@@ -108,7 +108,10 @@ class Cluster:
         )
         self.given_producer_ids = ProducerIdChecker(lambda kind, text: self.checkers.violate(kind, text, None))
         self.requests = RequestChecker(
-            lambda path: self.store.store.peek(path), lambda kind, text: self.checkers.violate(kind, text, None)
+            lambda path: self.store.store.peek(path),
+            lambda kind, text: self.checkers.violate(kind, text, None),
+            self._is_served,
+            self._controls,
         )
         self.unreadable_configs = UnreadableConfigs(lambda kind, text: self.checkers.violate(kind, text, None))
         self.checkers.transactions.last_epoch = plan.last_epoch
@@ -453,6 +456,17 @@ class Cluster:
     def replica_of(self, broker: int, partition: TopicPartition) -> Partition | None:
         process = self.machines[broker].process
         return None if process is None else process.manager.partitions.get(partition)
+
+    def _is_served(self, broker: int, partition: TopicPartition) -> bool:
+        """Whether a broker has a replica of the partition, and its log works."""
+        replica = self.replica_of(broker, partition)
+        return replica is not None and replica.role is not Role.OFFLINE and not replica.interrupted
+
+    def _controls(self) -> bool:
+        """Whether there is an active controller, between two steps and with no event to handle."""
+        machine = self.machines.get(self.controller())
+        process = None if machine is None else machine.process
+        return process is not None and process.controller.active and process.control.idle
 
     def _store_changed(self) -> None:
         self.checkers.store(self.store.store.dump())

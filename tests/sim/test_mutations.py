@@ -182,6 +182,7 @@ FOUND = {
     "truncate-to-watermark": 3,
     "unclean-election-by-default": 1,
     "unclean-election-of-all": 773,
+    "unclean-election-of-none": 61,
     "unclean-election-requests-ignored": 20,
     "unclean-mark-cleared-before-init": 47,
     "unclean-mark-cleared-early": 364,

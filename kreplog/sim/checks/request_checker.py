@@ -2,31 +2,51 @@
 
 request lost            a request is accepted, and is not in the store, or for a topic that does not exist
 request not carried out a controller deletes a request, and the topic is not as requested: a reassigned partition has
-                        exactly the replicas of the request, after a cancellation those from before; unless the topic
-                        or the partition is being deleted
+                        exactly the replicas of the request, after a cancellation those from before; a partition of
+                        an unclean election has a leader, if a replica could lead all the while; unless the topic or the
+                        partition is being deleted
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kreplog.core import nodes
 from kreplog.core.nodes import Assignment
-from kreplog.types import Node, TopicPartition
+from kreplog.types import NO_LEADER, Node, TopicPartition
 
 Replicas = tuple[int, ...] | None
 """The replicas that a partition is to have; None: it is not to exist."""
 
 
+class _Election(NamedTuple):
+    """An unclean election, requested while the controller of this epoch had nothing else to do. candidates: the
+    replicas of each partition that are registered, with the transaction of that."""
+
+    controller_epoch: bytes
+    candidates: Mapping[TopicPartition, Mapping[int, int]]
+
+
 class RequestChecker:
     """Judges requests that were accepted. peek: reads a node of the store. violate: called with the kind of a violation
-    and its text."""
+    and its text. is_served: whether a broker has a replica that works. controls: whether there is an active controller
+    which has nothing to do."""
 
-    def __init__(self, peek: Callable[[str], Node | None], violate: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        peek: Callable[[str], Node | None],
+        violate: Callable[[str, str], None],
+        is_served: Callable[[int, TopicPartition], bool],
+        controls: Callable[[], bool],
+    ) -> None:
         self._peek = peek
         self._violate = violate
+        self._is_served = is_served
+        self._controls = controls
         self._pending: dict[str, tuple[TopicPartition, Replicas]] = {}
         self._deleting: set[str] = set()
+        self._election: _Election | None = None
 
     def reassignment_accepted(self, partition: TopicPartition, target: Sequence[int] | None) -> None:
         """None as the target: a cancellation."""
@@ -62,6 +82,12 @@ class RequestChecker:
             if self._peek(path) is None:
                 del self._pending[path]
                 self._judge(path, partition, wanted)
+        requested = self._peek(nodes.UNCLEAN_ELECTION)
+        if requested is None and self._election is not None:
+            election, self._election = self._election, None
+            self._judge_election(election)
+        elif requested is not None and self._election is None:
+            self._election = self._requested_election(nodes.decode_partitions(nodes.UNCLEAN_ELECTION, requested))
 
     def _accepted(self, root: str, partition: TopicPartition, content: Replicas, wanted: Replicas) -> None:
         path = nodes.partition(partition, root)
@@ -77,6 +103,42 @@ class RequestChecker:
         if found == (None if wanted is None else Assignment(wanted)) or self._is_deleted(path, partition):
             return
         self._violate("request not carried out", f"{path} is gone, {partition} was to have {wanted}, and has {found}")
+
+    def _requested_election(self, partitions: Sequence[TopicPartition]) -> _Election:
+        """Without candidates while a controller may be about to drop the request, as one that was just elected."""
+        candidates: dict[TopicPartition, dict[int, int]] = {}
+        for partition in partitions if self._controls() else ():
+            assignment = self._assignment(partition)
+            replicas = () if assignment is None else assignment.replicas
+            registered = {broker: self._registration(broker) for broker in replicas}
+            candidates[partition] = {broker: created for broker, created in registered.items() if created is not None}
+        return _Election(self._controller_epoch(), candidates)
+
+    def _judge_election(self, election: _Election) -> None:
+        if self._controller_epoch() != election.controller_epoch:
+            return  # the later controller drops the request
+        for partition, candidates in election.candidates.items():
+            path = nodes.leader_and_isr(partition)
+            state = self._peek(path)
+            able = [
+                broker
+                for broker, created in candidates.items()
+                if self._registration(broker) == created and self._is_served(broker, partition)
+            ]
+            leaderless = state is not None and nodes.decode_leader_and_isr(path, state).leader == NO_LEADER
+            if leaderless and able and not self._is_deleted(nodes.partition(partition, nodes.REASSIGNED), partition):
+                text = f"the unclean election of {partition} has ended without a leader, though {able} could lead"
+                self._violate("request not carried out", text)
+
+    def _registration(self, broker: int) -> int | None:
+        """The transaction that has registered a broker, None unless it is registered and not stopping."""
+        path = nodes.broker(broker)
+        node = self._peek(path)
+        return None if node is None or nodes.decode_broker(path, node, -1).stopping else node.stat.created
+
+    def _controller_epoch(self) -> bytes:
+        node = self._peek(nodes.CONTROLLER_EPOCH)
+        return b"" if node is None else node.data
 
     def _is_deleted(self, path: str, partition: TopicPartition) -> bool:
         """Whether the topic, or a partition that was to be reassigned, is deleted or being deleted."""

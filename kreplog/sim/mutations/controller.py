@@ -14,6 +14,7 @@ from kreplog.core.controller import (
     election_policies,
     fencing,
     leader_and_isr_writer,
+    leader_elections,
     leader_selectors,
     new_partitions,
     reassignment,
@@ -23,6 +24,7 @@ from kreplog.core.controller.context import ControllerContext, PartitionAndRepli
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.leader_elections import ELECTIONS, LeaderElections
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import Multi, Steps
 from kreplog.core.replication import isr
@@ -98,6 +100,17 @@ def _unclean_election_requests_ignored() -> list[Patch]:
     """The controller carries out requests for preferred elections alone."""
     preferred = {path: ELECTIONS[path] for path in (nodes.PREFERRED_ELECTION,)}
     return [(controller, "ELECTIONS", preferred)]
+
+
+@MUTATIONS.add("unclean-election-of-none")
+def _unclean_election_of_none() -> list[Patch]:
+    """An unclean election on request elects only where the topic allows unclean elections anyway."""
+    right = election_policies.elect_unclean
+
+    def elect(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+        return right(context, partition, current) if context.unclean_allowed(partition) else None
+
+    return [(leader_elections, "ELECTIONS", {**ELECTIONS, nodes.UNCLEAN_ELECTION: elect})]
 
 
 @MUTATIONS.add("old-unclean-election-carried-out")

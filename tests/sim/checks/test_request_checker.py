@@ -12,7 +12,16 @@ from kreplog.core import nodes
 from kreplog.core.controller.admin_operations import create_topic_operations
 from kreplog.core.nodes import Assignment
 from kreplog.sim.checks.request_checker import RequestChecker
-from kreplog.types import Create, Delete, SetData, StoreOperation, TopicPartition
+from kreplog.types import (
+    NO_LEADER,
+    BrokerRegistration,
+    Create,
+    Delete,
+    LeaderAndIsr,
+    SetData,
+    StoreOperation,
+    TopicPartition,
+)
 
 T0 = TopicPartition("t", 0)
 MOVING = Assignment((1, 2, 3), (3,), (1,))
@@ -20,14 +29,19 @@ REQUEST = nodes.partition(T0, nodes.REASSIGNED)
 
 
 class World:
-    """A store with a topic of two partitions, whose changes are judged. found: the kinds of the violations."""
+    """A store with a topic of two partitions, whose changes are judged. found: the kinds of the violations. failed:
+    brokers whose logs have failed. controls: a controller has nothing to do."""
 
     def __init__(self) -> None:
         self.session = MemoryStore().connect(1000)
         self.found: list[str] = []
+        self.failed: set[int] = set()
+        self.controls = True
         self.checker = RequestChecker(
             lambda path: None if self.session.exists(path) is None else self.session.get(path),
             lambda kind, _text: self.found.append(kind),
+            lambda broker, partition: broker not in self.failed,
+            lambda: self.controls,
         )
         assignment = {0: (1, 2), 1: (2, 3)}
         self.write(*map(Create, nodes.PERSISTENT))
@@ -130,3 +144,56 @@ def test_a_topic_is_deleted(world: World, carried_out: bool, violations: list[st
     topic = (Delete(nodes.topic("t")),) if carried_out else ()
     world.write(*topic, Delete(f"{nodes.DELETED_TOPICS}/t"))
     assert world.found == violations
+
+
+def registration(stopping: bool = False) -> bytes:
+    return nodes.encode_broker(BrokerRegistration(2, -1, stopping=stopping))
+
+
+def led_by(leader: int) -> bytes:
+    return nodes.encode_leader_and_isr(LeaderAndIsr(leader, 1, (1,), (), 1))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "violations"),
+    [
+        ([], ["request not carried out"]),
+        ([SetData(nodes.leader_and_isr(T0), led_by(2))], []),
+        ([Delete(nodes.broker(2)), Create(nodes.broker(2), registration())], []),
+        ([SetData(nodes.broker(2), registration(stopping=True))], []),
+        ([SetData(nodes.CONTROLLER_EPOCH, b"2")], []),
+        ([Create(f"{nodes.DELETED_TOPICS}/t")], []),
+    ],
+)
+def test_an_unclean_election_on_request_gives_a_leader(
+    world: World, meanwhile: list[StoreOperation], violations: list[str]
+) -> None:
+    request_election(world)
+    world.write(*meanwhile, Delete(nodes.UNCLEAN_ELECTION))
+    assert world.found == violations
+
+
+def test_an_unclean_election_may_be_dropped_by_a_controller_that_was_just_elected(world: World) -> None:
+    world.controls = False
+    request_election(world)
+    world.controls = True
+    world.write(Delete(nodes.UNCLEAN_ELECTION))
+    assert world.found == []
+
+
+def test_an_unclean_election_needs_a_log_that_works(world: World) -> None:
+    request_election(world)
+    world.failed.add(2)
+    world.write(Delete(nodes.UNCLEAN_ELECTION))
+    assert world.found == []
+
+
+def request_election(world: World) -> None:
+    """Of a partition on brokers 1 and 2, of which 2 alone is registered."""
+    world.write(
+        Create(nodes.CONTROLLER_EPOCH, b"1"),
+        Create(nodes.broker(2), registration()),
+        Create(f"{nodes.TOPICS}/t/0"),
+        Create(nodes.leader_and_isr(T0), led_by(NO_LEADER)),
+    )
+    world.write(Create(nodes.UNCLEAN_ELECTION, nodes.encode_partitions([T0])))
