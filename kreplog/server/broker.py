@@ -155,7 +155,7 @@ class Broker:
         self.server = Server(limits_of(settings, files), self.memory)
         clients, internal = self._listen(key)
         self._create_cores(internal)
-        self._connect_cores(Dialer(key), files)
+        self._connect_cores(Dialer(key, self.tls.dialing), files)
         if settings.metrics_listener is not None:
             with self._named("metrics.listener", settings.metrics_listener):
                 await self.metrics.start(settings.metrics_listener)
@@ -193,7 +193,7 @@ class Broker:
         with self._named("inter.broker.listener", settings.internal):
             if settings.internal.path:
                 make_private_directory(Path(settings.internal.path).parent)
-            return clients, self.server.listen_internally(settings.internal, key)
+            return clients, self.server.listen_internally(settings.internal, key, self.tls.internal)
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:

@@ -75,7 +75,8 @@ class BrokerSettings:
     advertised: the addresses that clients get by the name of a listener, where they are not its own.
     protocol_map: the security protocol of each listener, by its name.
     internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
-    the first log directory. key_file: the cluster's key, which authenticates connections to an internal TCP listener.
+    the first log directory. internal_protocol: of that listener, for a TCP address: PLAINTEXT or SSL. key_file: the
+    cluster's key, which authenticates connections to an internal TCP listener.
     allow_plaintext_remote: allow PLAINTEXT listeners, and metrics.listener, on other than loopback addresses.
     authorizer: STANDARD_AUTHORIZER, which authorizes the requests of clients by ACLs; "" for none: all may do
     everything. super_users: principals, separated by semicolons, that may do everything whatever the ACLs.
@@ -123,6 +124,7 @@ class BrokerSettings:
     advertised: tuple[Listener, ...]
     protocol_map: tuple[tuple[str, SecurityProtocol], ...]
     internal: Listener
+    internal_protocol: str
     key_file: str | None
     log_dirs: tuple[str, ...]
     coordination: str
@@ -233,6 +235,10 @@ def check(
         complete["listeners"] += _socket_in(complete["log.dirs"][0])
     if complete["inter.broker.listener"] is None:
         complete["inter.broker.listener"] = _internal_socket(complete)
+    complete["inter.broker.listener"] = replace(
+        complete["inter.broker.listener"],
+        security_protocol=SecurityProtocol[complete["inter.broker.security.protocol"]],
+    )
     complete["listeners"] = with_protocols(complete["listeners"], complete["listener.security.protocol.map"])
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
@@ -319,6 +325,11 @@ def _check_internal(settings: BrokerSettings) -> None:
     if internal.path:
         if not os.path.isabs(internal.path):
             raise UsageError(f"inter.broker.listener = {internal}: the path of a unix socket must begin with /")
+        if internal.security_protocol.encrypts:
+            raise UsageError(
+                f"inter.broker.security.protocol = {settings.internal_protocol} needs inter.broker.listener to be "
+                f"host:port: {internal} has no TLS, and is of this host's brokers alone"
+            )
     elif internal.host in WILDCARDS:
         raise UsageError(
             f"inter.broker.listener = {internal} is not an address that other brokers can connect to: use that of the "
@@ -533,6 +544,7 @@ _OWN = {
     "advertised.listeners": "advertised",
     "listener.security.protocol.map": "protocol_map",
     "inter.broker.listener": "internal",
+    "inter.broker.security.protocol": "internal_protocol",
     "inter.broker.key.file": "key_file",
     "log.dirs": "log_dirs",
     "coordination": "coordination",
@@ -628,6 +640,7 @@ SETTINGS: dict[str, _Setting] = {
         ValueType(ConfigType.STRING, "host:port or unix:PATH", _internal),
         None,  # a unix socket, see _internal_socket
     ),
+    "inter.broker.security.protocol": _Setting(_one_of("PLAINTEXT", "SSL"), "PLAINTEXT"),
     "inter.broker.key.file": _Setting(TEXT, None),
     "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", texts), _REQUIRED),
     "coordination": _Setting(

@@ -16,9 +16,12 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.server.network import tls_streams
+from kreplog.tls import ReloadedContext, TlsSocket, connect_tls
 from kreplog.wire.handshake import ClientHandshake, Handshake
 
 Address = tuple[str, int]
@@ -131,18 +134,23 @@ def check_peer_user(sock: socket.socket) -> None:
 
 
 async def authenticate(sock: socket.socket, handshake: Handshake) -> None:
-    """Run a handshake on a socket. Raises PeerProtocolError, OSError, TimeoutError: the caller closes the socket."""
-    loop = asyncio.get_running_loop()
+    """Run a handshake by the cluster's key on a socket. Raises PeerProtocolError, OSError, TimeoutError: the caller
+    closes the socket."""
+    if isinstance(sock, TlsSocket):
+        send, receive = partial(tls_streams.send_all, sock), partial(tls_streams.receive, sock)
+    else:
+        loop = asyncio.get_running_loop()
+        send, receive = partial(loop.sock_sendall, sock), partial(loop.sock_recv, sock)
     async with asyncio.timeout(HANDSHAKE_S):
         if handshake.greeting:
-            await loop.sock_sendall(sock, handshake.greeting)
+            await send(handshake.greeting)
         while handshake.missing:
-            data = await loop.sock_recv(sock, handshake.missing)
+            data = await receive(handshake.missing)
             if not data:
                 raise PeerProtocolError("the peer closed the connection within the handshake: does its key differ?")
             answer = handshake.receive(data)
             if answer:
-                await loop.sock_sendall(sock, answer)
+                await send(answer)
 
 
 async def connect(address: Address) -> socket.socket:
@@ -153,10 +161,12 @@ async def connect(address: Address) -> socket.socket:
 
 
 class Dialer:
-    """Connects to internal endpoints. key: the cluster's key; None if all internal endpoints are unix sockets."""
+    """Connects to internal endpoints. key: the cluster's key; None if all internal endpoints are unix sockets. tls: of
+    connections to TCP endpoints; None where they have none."""
 
-    def __init__(self, key: bytes | None) -> None:
+    def __init__(self, key: bytes | None, tls: ReloadedContext | None = None) -> None:
         self._key = key
+        self._tls = tls
 
     async def connect(self, address: Address) -> socket.socket:
         """An authenticated connection. Raises OSError, TimeoutError, PeerProtocolError."""
@@ -172,6 +182,10 @@ class Dialer:
             sock = await connect(address)
         try:
             check_peer_user(sock)
+            if self._tls is not None and not host.startswith("/"):
+                sock = secured = connect_tls(sock, self._tls.current, host)
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await tls_streams.complete_handshake(secured)
             if self._key is not None and not host.startswith("/"):
                 await authenticate(sock, ClientHandshake(self._key, endpoint_name(address)))
         except BaseException:

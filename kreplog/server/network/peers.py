@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kreplog.errors import PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame
 from kreplog.server.network.internal import Address, connect
+from kreplog.server.network.tls_connections import connection_over
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,7 +72,7 @@ class Peer:
         self.close()
         sock = await self._connect(address)
         try:
-            self._connection = Connection(
+            self._connection = connection_over(
                 sock, self._max_frame_bytes, self._on_frame, self._connection_closed, trusting=True
             )
         except BaseException:

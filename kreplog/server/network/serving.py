@@ -25,7 +25,6 @@ from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
 from kreplog.server.network.connections import (
-    Connection,
     ConnectionMemory,
     Frame,
     ListeningSocket,
@@ -34,10 +33,9 @@ from kreplog.server.network.connections import (
     peer_of,
 )
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
-from kreplog.server.network.tls_connections import TlsConnection
+from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
-from kreplog.tls import TlsSocket
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
 from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS, ApiKey
@@ -169,7 +167,7 @@ class ClientConnection:
     address: the IP address of its other end, 127.0.0.1 for a unix socket.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
-    address: as of ConnectionQuotas. internal: of another broker, authenticated; only there are inter-broker
+    counted_at: the address that ConnectionQuotas counts it at. internal: of another broker, authenticated; only there are inter-broker
     requests allowed, and its buffers are not charged to the memory that clients share.
     """
 
@@ -181,9 +179,9 @@ class ClientConnection:
         principal: Principal = ANONYMOUS,
         *,
         internal: bool = False,
-        address: str = "",
+        counted_at: str = "",
     ) -> None:
-        self.address = address
+        self.counted_at = counted_at
         self.has_requested = False
         self.internal = internal
         self.listener = listener.name
@@ -197,8 +195,7 @@ class ClientConnection:
         memory = None if internal else server.memory
         limits = server.limits
         max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
-        connection = TlsConnection if isinstance(sock, TlsSocket) else Connection
-        self._connection = connection(sock, max_frame_bytes, self._on_frame, self._on_closed, memory)
+        self._connection = connection_over(sock, max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
         self.address = self._connection.host.removeprefix("/")
 
@@ -348,6 +345,7 @@ class Server:
         self._brokers: dict[ClientConnection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self.tls_handshakes = TlsHandshakes(limits.handshake_timeout_ms / 1000)
+        self.peer_tls_handshakes = TlsHandshakes(limits.handshake_timeout_ms / 1000)  # no flood of clients ends these
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -366,17 +364,18 @@ class Server:
         self._listening.append(listening)
         return listening.address
 
-    def listen_internally(self, address: Listener, key: bytes | None) -> Listener:
-        """Open the listener for other brokers. key: the cluster's key, required for a TCP address.
+    def listen_internally(self, address: Listener, key: bytes | None, tls: TlsListener | None = None) -> Listener:
+        """Open the listener for other brokers. key: the cluster's key, required for a TCP address. tls: of one that
+        encrypts; connections prove the key in it.
 
         Raises UsageError, OSError, StorageError."""
         if not address.path and key is None:
             raise UsageError(f"the internal listener {address} needs the cluster's key: set inter.broker.key.file")
-        listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key))
+        listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key, tls))
         self._listening.append(listening)
         return listening.address
 
-    def _accept_broker(self, sock: socket.socket, at: Listener, key: bytes | None) -> None:
+    def _accept_broker(self, sock: socket.socket, at: Listener, key: bytes | None, tls: TlsListener | None) -> None:
         if key is None or at.path:  # a unix socket
             try:
                 check_peer_user(sock)
@@ -384,6 +383,12 @@ class Server:
             except (OSError, PeerProtocolError) as error:
                 self._refuse_broker(sock, str(at), str(error))
             return
+        if tls is None:
+            self._begin_authentication(sock, key, at)
+        else:
+            self.peer_tls_handshakes.begin(sock, tls, lambda secured, _: self._begin_authentication(secured, key, at))
+
+    def _begin_authentication(self, sock: socket.socket, key: bytes, at: Listener) -> None:
         if len(self._handshakes) >= MAX_HANDSHAKES:
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]  # now, since the task ends in a later iteration
@@ -450,7 +455,7 @@ class Server:
             self.quotas.release(address)
             return
         try:
-            self._without_request[ClientConnection(sock, self, at, principal, address=address)] = None
+            self._without_request[ClientConnection(sock, self, at, principal, counted_at=address)] = None
         except OSError:  # the client has closed it already
             sock.close()
             self.quotas.release(address)
@@ -498,7 +503,7 @@ class Server:
         """A connection is closed."""
         for clients in (self._without_request, self._clients, self._brokers):
             clients.pop(client, None)
-        self.quotas.release(client.address)
+        self.quotas.release(client.counted_at)
 
     def _sweep_later(self) -> None:
         self._sweep = self._loop.call_later(self.limits.max_idle_ms / 4000, self._close_idle)
@@ -525,6 +530,7 @@ class Server:
         for task in self._handshakes:
             task.cancel()
         self.tls_handshakes.close()
+        self.peer_tls_handshakes.close()
         for client in [*self._without_request, *self._clients, *self._brokers]:
             client.close()
         if self._sweep is not None:

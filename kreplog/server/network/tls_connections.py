@@ -7,7 +7,10 @@ out, 16 KiB each, while they are incomplete; decrypted records wait for their fr
 
 from __future__ import annotations
 
-from kreplog.server.network.connections import Connection
+import socket
+from collections.abc import Callable
+
+from kreplog.server.network.connections import Connection, ConnectionMemory, Frame
 from kreplog.tls import BlockedReadError, TlsSocket
 
 MAX_SENDS = 4
@@ -58,3 +61,17 @@ class TlsConnection(Connection):
 
     def _set_low_watermark(self, size: int) -> None:
         """None: the system's socket may have less than what is missing, the start of a record being OpenSSL's."""
+
+
+def connection_over(
+    sock: socket.socket,
+    max_frame_bytes: int,
+    on_frame: Callable[[Frame], None],
+    on_closed: Callable[[], None],
+    memory: ConnectionMemory | None = None,
+    *,
+    trusting: bool = False,
+) -> Connection:
+    """A Connection, or over a TlsSocket a TlsConnection."""
+    kind = TlsConnection if isinstance(sock, TlsSocket) else Connection
+    return kind(sock, max_frame_bytes, on_frame, on_closed, memory, trusting=trusting)

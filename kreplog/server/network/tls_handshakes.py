@@ -13,11 +13,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
 
 from kreplog.core.security.principal import Principal
 from kreplog.server.network.connections import is_power_of_two, peer_of
 from kreplog.server.network.tls_listeners import TlsListener
+from kreplog.server.network.tls_streams import Wanted, until_ready
 from kreplog.tls import TlsSocket, accept_tls
 
 _log = logging.getLogger("kreplog.server")
@@ -29,8 +29,6 @@ THREADS = 2
 
 _NOT_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's reasons for bytes that are none of TLS."""
-
-Wanted = Literal["read", "write"] | None
 
 
 class TlsHandshakes:
@@ -96,7 +94,7 @@ class TlsHandshakes:
 
     async def _run(self, handshake: _Handshake, tls: TlsListener) -> tuple[TlsSocket, Principal]:
         async with asyncio.timeout(self._timeout_s):
-            await self._until(handshake.sock, "read")
+            await until_ready(handshake.sock, "read")
             sock = handshake.sock = accept_tls(handshake.sock, tls.context.current)
             await self._complete(handshake, sock)
         return sock, tls.principal_of(sock)
@@ -108,21 +106,7 @@ class TlsHandshakes:
             handshake.step = None
             if wanted is None:
                 return
-            await self._until(sock, wanted)
-
-    async def _until(self, sock: socket.socket, wanted: Wanted) -> None:
-        """Wait until a socket can be read or written."""
-        ready: asyncio.Future[None] = self._loop.create_future()
-        add, remove = (
-            (self._loop.add_reader, self._loop.remove_reader)
-            if wanted == "read"
-            else (self._loop.add_writer, self._loop.remove_writer)
-        )
-        add(sock, _set_ready, ready)
-        try:
-            await ready
-        finally:
-            remove(sock)
+            await until_ready(sock, wanted)
 
     def _fail(self, handshake: _Handshake, reason: str) -> None:
         peer = peer_of(handshake.sock)
@@ -146,7 +130,7 @@ class _Handshake:
 
     def __init__(self, sock: socket.socket, failed: Callable[[], None]) -> None:
         self.sock = sock
-        self.step: Future[Wanted] | None = None
+        self.step: Future[Wanted | None] | None = None
         self._failed = failed
 
     @property
@@ -163,12 +147,7 @@ class _Handshake:
         self._failed()
 
 
-def _set_ready(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-def _next_step(sock: TlsSocket) -> Wanted:
+def _next_step(sock: TlsSocket) -> Wanted | None:
     """Do of a handshake what can be done now; returns what the socket must be ready for next, None at the end."""
     try:
         sock.do_handshake()

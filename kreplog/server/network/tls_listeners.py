@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import NoReturn
 
 from kreplog.core.security.distinguished_name import distinguished_name
@@ -12,7 +15,7 @@ from kreplog.core.security.principal_mapping import PrincipalMapping
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.settings import BrokerSettings, tls_settings
-from kreplog.tls import ReloadedContext, TlsSocket, server_context
+from kreplog.tls import ReloadedContext, TlsSettings, TlsSocket, client_context, server_context
 
 _log = logging.getLogger("kreplog.server")
 
@@ -42,32 +45,51 @@ class TlsListener:
 
 
 class TlsListeners:
-    """TLS of the listeners whose security protocol has it. Raises UsageError for settings and files of no use."""
+    """TLS of the listeners whose security protocol has it. internal: of the listener for other brokers, whose
+    certificates are required; dialing: of connections to those of other brokers; None without TLS between brokers.
+
+    Raises UsageError for settings and files of no use."""
 
     def __init__(self, settings: BrokerSettings) -> None:
+        self.internal: TlsListener | None = None
+        self.dialing: ReloadedContext | None = None
         self._by_name: dict[str, TlsListener] = {}
         for listener in settings.listeners:
             if listener.security_protocol.encrypts and listener.name not in self._by_name:
-                self._by_name[listener.name] = _tls_listener(settings, listener)
+                own = tls_settings(settings, listener.name)
+                with _named(f"listeners = {listener}"):
+                    self._by_name[listener.name] = _tls_listener(own)
+        if settings.internal.security_protocol.encrypts:
+            with _named(f"inter.broker.listener = {settings.internal}"):
+                self.internal = _tls_listener(replace(settings.tls, client_auth="required"))
+                self.dialing = ReloadedContext(client_context, settings.tls)
 
     def of(self, listener: Listener) -> TlsListener | None:
         return self._by_name.get(listener.name)
 
     async def run(self) -> NoReturn:
         """Reload certificates when their files change; until it is cancelled."""
+        contexts = {f"listener {name}": tls.context for name, tls in self._by_name.items()}
+        if self.internal is not None and self.dialing is not None:
+            contexts |= {"inter.broker.listener": self.internal.context, "connections to brokers": self.dialing}
         while True:
             await asyncio.sleep(RELOAD_CHECK_S)
-            for name, tls in self._by_name.items():
-                refused = await asyncio.get_running_loop().run_in_executor(None, tls.context.reload)
+            for name, context in contexts.items():
+                refused = await asyncio.get_running_loop().run_in_executor(None, context.reload)
                 if refused:
-                    _log.error("listener %s: the former certificates stay in force: %s", name, refused)
+                    _log.error("%s: the former certificates stay in force: %s", name, refused)
                 elif refused is not None:
-                    _log.info("listener %s: new connections get the certificates that are in the files now", name)
+                    _log.info("%s: new connections get the certificates that are in the files now", name)
 
 
-def _tls_listener(settings: BrokerSettings, listener: Listener) -> TlsListener:
-    own = tls_settings(settings, listener.name)
+def _tls_listener(settings: TlsSettings) -> TlsListener:
+    return TlsListener(ReloadedContext(server_context, settings), PrincipalMapping(settings.principal_mapping_rules))
+
+
+@contextmanager
+def _named(setting: str) -> Iterator[None]:
+    """Name the setting of a listener in a UsageError of its TLS."""
     try:
-        return TlsListener(ReloadedContext(server_context, own), PrincipalMapping(own.principal_mapping_rules))
+        yield
     except UsageError as error:
-        raise UsageError(f"listeners = {listener}: {error}", path=error.path) from error
+        raise UsageError(f"{setting}: {error}", path=error.path) from error

@@ -9,6 +9,7 @@ from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
 from kreplog.errors import PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame
 from kreplog.server.network.peers import Connect
+from kreplog.server.network.tls_connections import connection_over
 from kreplog.types import BrokerRegistration
 
 CONNECT_TIMEOUT_S = 5.0
@@ -70,7 +71,7 @@ class PeerConnections:
                 self._on_closed(broker.id)
                 self._put(PeerDisconnected(broker.id, broker.epoch))
 
-        connection = self._connections[broker.id] = Connection(sock, _MAX_FRAME_BYTES, _on_frame, closed)
+        connection = self._connections[broker.id] = connection_over(sock, _MAX_FRAME_BYTES, _on_frame, closed)
         self._put(PeerConnected(broker.id, broker.epoch))
 
 
