@@ -23,6 +23,7 @@ from kreplog.server.listeners import Listener
 from kreplog.server.network import internal, serving
 from kreplog.server.network.internal import Address, Dialer, connect, create_key, load_key
 from kreplog.server.network.peers import Peer
+from kreplog.server.network.tls_listeners import TlsListener
 from kreplog.server.replication.control_sender import control_header
 from kreplog.server.settings import load
 from kreplog.wire import control_messages
@@ -263,8 +264,8 @@ def test_connections_that_come_together_are_no_more_handshakes(monkeypatch: pyte
         server.serve(lambda exchange, frame: None)
         accept = server._accept_broker
 
-        def accepted(sock: socket.socket, at: Listener, key: bytes | None) -> None:
-            accept(sock, at, key)
+        def accepted(sock: socket.socket, at: Listener, key: bytes | None, tls: TlsListener | None) -> None:
+            accept(sock, at, key, tls)
             under_way.append(len(server._handshakes))
 
         monkeypatch.setattr(server, "_accept_broker", accepted)

@@ -34,7 +34,7 @@ from kreplog.server.network.connections import (
 )
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.network.tls_connections import connection_over
-from kreplog.server.network.tls_handshakes import TlsHandshakes
+from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
@@ -344,8 +344,9 @@ class Server:
         self._clients: dict[ClientConnection, None] = {}
         self._brokers: dict[ClientConnection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self.tls_handshakes = TlsHandshakes(limits.handshake_timeout_ms / 1000)
-        self.peer_tls_handshakes = TlsHandshakes(limits.handshake_timeout_ms / 1000)  # no flood of clients ends these
+        timeout_s, most = limits.handshake_timeout_ms / 1000, max(1, limits.max_connections // 4)
+        self.tls_handshakes = TlsHandshakes(timeout_s, min(MAX_TLS_HANDSHAKES, most))
+        self.peer_tls_handshakes = TlsHandshakes(timeout_s)  # which no flood of clients ends
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 

@@ -23,7 +23,8 @@ from kreplog.tls import TlsSocket, accept_tls
 _log = logging.getLogger("kreplog.server")
 
 MAX_TLS_HANDSHAKES = 256
-"""Maximum of TLS handshakes at a time; for another one, that which has waited for its client for longest is ended."""
+"""Maximum of TLS handshakes at a time, and a quarter of max.connections where that is less. For another one, that which
+has waited for its client for longest is ended."""
 
 THREADS = 2
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import resource
+import shutil
 import socket
 import ssl
 import threading
@@ -16,9 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.security.principal_mapping import PrincipalMapping
+from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.serving import Limits, RequestContext, Server
@@ -28,8 +38,10 @@ from kreplog.types import SecurityProtocol
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
 from tests.certificates import HOSTS, Certificates
+from tests.faults.forked import result_of
 from tests.server.loop import run, until
 
+NOBODY = 65534
 ANYWHERE = Listener("127.0.0.1", 0, name="SSL", security_protocol=SecurityProtocol.SSL)
 
 
@@ -390,8 +402,7 @@ def test_half_a_handshake_ends_at_its_timeout(certificates: Certificates, caplog
 
 def test_half_handshakes_are_bounded_and_a_whole_one_passes_among_them(certificates: Certificates) -> None:
     async def scenario() -> None:
-        echo = Echo(certificates)
-        echo.server.tls_handshakes._most = 8
+        echo = Echo(certificates, Limits(1 << 20, 100, 1 << 20, max_connections=32))
         waiting = [socket.create_connection(echo.address) for _ in range(40)]
         for sock in waiting:
             sock.sendall(b"\x16\x03\x01\x02\x00")
@@ -515,6 +526,174 @@ def test_certificates_are_reloaded_and_half_written_ones_are_not(certificates: C
         standing.writer.write(request(b"still here"))
         await standing.response()
         standing.writer.close()
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_a_key_that_its_user_may_not_read_is_named(certificates: Certificates, tmp_path: Path) -> None:
+    keystore = tmp_path / "broker.pem"
+    keystore.write_bytes(certificates.authority.issue("broker", HOSTS))
+    tmp_path.chmod(0o755)
+    keystore.chmod(0)
+    settings = TlsSettings(keystore=str(keystore))
+
+    def reason() -> str:
+        if os.geteuid() == 0:  # root reads it all the same
+            os.setuid(NOBODY)
+        try:
+            server_context(settings)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    for folder in tmp_path.parents[:3]:  # of this test run, which are its user's alone
+        folder.chmod(folder.stat().st_mode | 0o011)
+    assert result_of(reason) == f"ssl.keystore.location = {keystore} cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"keystore": None}, "needs ssl.keystore.location"),
+        ({"keystore": "/no/such.pem"}, "ssl.keystore.location = /no/such.pem cannot be read: No such file"),
+        ({"truststore": "/no/such.pem"}, "ssl.truststore.location = /no/such.pem cannot be read"),
+        ({"truststore": None, "client_auth": "required"}, "required needs ssl.truststore.location"),
+        ({"cipher_suites": ("TLS_AES_128_GCM_SHA256",)}, "of TLS 1.3 all of TLS_AES_128_GCM_SHA256, TLS_AES_256"),
+        ({"cipher_suites": ("TLS_RSA_WITH_NOTHING",)}, "TLS_RSA_WITH_NOTHING: not in OpenSSL"),
+        (
+            {"cipher_suites": ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",), "protocols": ("TLSv1.3",)},
+            "has no suite of ssl.enabled.protocols",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(
+    certificates: Certificates, given: dict[str, Any], expected: str
+) -> None:
+    usable = {"keystore": certificates.keystore("broker", HOSTS), "truststore": certificates.truststore}
+    with pytest.raises(UsageError) as error:
+        server_context(TlsSettings(**{**usable, **given}))
+    assert expected in str(error.value)
+
+
+def test_encrypted_keys_need_their_password(certificates: Certificates, tmp_path: Path) -> None:
+    """And never ask for one at the terminal."""
+    plain = certificates.authority.issue("broker", HOSTS)
+    key = load_pem_private_key(plain, None)
+    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    keystore = tmp_path / "encrypted.pem"
+    keystore.write_bytes(encrypted + plain[plain.index(b"-----BEGIN CERTIFICATE") :])
+    server_context(TlsSettings(keystore=str(keystore), key_password="secret"))
+    for wrong in (None, "", "Secret"):
+        with pytest.raises(UsageError, match=r"ssl\.key\.password decrypts the key"):
+            server_context(TlsSettings(keystore=str(keystore), key_password=wrong))
+
+
+@pytest.mark.parametrize(
+    ("suites", "version", "offered"),
+    [
+        (("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",), "TLSv1.2", {"ECDHE-ECDSA-AES256-GCM-SHA384"}),
+        (("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",), "TLSv1.2", {"ECDHE-ECDSA-CHACHA20-POLY1305"}),
+        (
+            ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"),
+            "TLSv1.3",
+            {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"},
+        ),
+    ],
+)
+def test_only_the_cipher_suites_that_are_named_are_offered(
+    certificates: Certificates, suites: tuple[str, ...], version: str, offered: set[str]
+) -> None:
+    async def scenario() -> None:
+        echo = Echo(certificates, cipher_suites=suites)
+        client = await Client.connect(echo, trusting(certificates))
+        name, _, _ = client.writer.get_extra_info("cipher")
+        assert name in offered
+        assert client.writer.get_extra_info("ssl_object").version() == version
+        client.writer.close()
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_renegotiation_is_refused(certificates: Certificates) -> None:
+    """A client could have the server make signatures without end. Python's client cannot ask for it; OpenSSL's can."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the command openssl")
+
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        host, port = echo.address
+        client = await asyncio.create_subprocess_exec(
+            *(openssl, "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-CAfile", certificates.truststore),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert client.stdin is not None and client.stdout is not None
+        await client.stdout.readuntil(b"Verify return code: 0")
+        client.stdin.write(b"R\n")
+        output = await client.stdout.read()
+        assert b"no renegotiation" in output
+        await client.wait()
+        await until(lambda: not echo.server.connections)
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_new_keys_are_taken_while_nothing_is_read(certificates: Certificates) -> None:
+    """TLS 1.3: the client changes its keys, and has the server change its own."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the command openssl")
+
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        host, port = echo.address
+        client = await asyncio.create_subprocess_exec(
+            *(openssl, "s_client", "-connect", f"{host}:{port}", "-tls1_3", "-CAfile", certificates.truststore),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert client.stdin is not None and client.stdout is not None
+        await client.stdout.readuntil(b"Verify return code: 0")
+        for _ in range(3):
+            client.stdin.write(b"K\n")
+            await client.stdout.readuntil(b"KEYUPDATE")
+        frame = request(b"content")
+        assert b"\n" not in frame
+        client.stdin.write(frame)
+        await until(lambda: len(echo.contexts) == 1)
+        assert await client.stdout.readuntil(frame[4:])
+        client.stdin.close()
+        await client.wait()
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_descriptors_that_run_out_delay_handshakes(certificates: Certificates) -> None:
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        await exchange(echo, trusting(certificates))
+        context = trusting(certificates)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        waiting: list[socket.socket] = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    waiting.append(socket.create_connection(echo.address))
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0.01)  # the listener meets the limit, too
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await exchange(echo, context)
+        for sock in waiting:
+            sock.close()
         echo.server.close()
 
     run(scenario)

@@ -1,0 +1,147 @@
+"""`kreplog cluster create --tls`, and commands and the bulk client over TLS."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+pytest.importorskip("cryptography", reason="needs cryptography, the extra `tls`")
+
+import pyarrow as pa
+
+from kreplog.client import BrokersUnreachableError, Consumer, Producer
+from kreplog.client.security import ClientSecurity
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.errors import UsageError
+from kreplog.types import SecurityProtocol, TopicPartition
+from tests.certificates import Certificates
+from tests.commands.conftest import Kreplog
+from tests.integration import clusters
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster.create(tmp_path_factory.mktemp("tls") / "c", [0], 0, tls=True)
+    try:
+        made.start()
+        yield made
+    finally:
+        clusters.end(made)
+
+
+def properties(cluster: LocalCluster) -> Path:
+    return cluster.directory / "tls" / "client.properties"
+
+
+def test_files_are_their_owners_and_clients_learn_of_theirs(kreplog: Kreplog, tmp_path: Path) -> None:
+    created = kreplog("cluster", "create", tmp_path / "c", "--brokers", "0,1", "--port", 0, "--tls")
+    assert str(tmp_path / "c" / "tls" / "client.properties") in created.out.decode()
+    tls = tmp_path / "c" / "tls"
+    names = {"ca.key", "ca.pem", "broker-0.pem", "broker-1.pem", "client.pem", "client.properties"}
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tls.iterdir()} == dict.fromkeys(names, 0o600)
+    assert stat.S_IMODE(tls.stat().st_mode) == 0o700
+    made = LocalCluster(tmp_path / "c")
+    for broker in made.brokers:
+        listener = made.settings(broker).listeners[0]
+        assert (listener.name, listener.security_protocol) == ("SSL", SecurityProtocol.SSL)
+        for name in (f"broker-{broker}.pem", "client.pem"):
+            subprocess.run(
+                ["openssl", "verify", "-CAfile", tls / "ca.pem", tls / name], check=True, capture_output=True
+            )
+
+
+def test_commands_of_a_directory_with_tls_connect_with_its_certificates(
+    kreplog: Kreplog, cluster: LocalCluster
+) -> None:
+    def run(*words: Any, **more: Any) -> str:
+        outcome = kreplog(*words, "--cluster", cluster.directory, **more)
+        assert outcome.code == 0, outcome.err
+        return outcome.out.decode()
+
+    run("topic", "create", "orders", "--partitions", 2)
+    run("produce", "orders", "--partition", 0, stdin=b"first\nsecond\n")
+    assert run("consume", "orders", "--from-beginning", "--max-messages", 2) == "first\nsecond\n"
+    assert "orders-1" in run("topic", "describe", "orders")
+    assert run("group", "list") == run("transaction", "list") == ""
+    assert json.loads(run("broker", "describe", "--json"))
+
+
+def test_commands_at_an_address_need_the_properties(kreplog: Kreplog, cluster: LocalCluster, tmp_path: Path) -> None:
+    bootstrap = cluster.bootstrap()
+    refused = kreplog("topic", "list", "-b", bootstrap)
+    assert refused.code == 1
+    assert "does its listener have another security.protocol?" in refused.err
+    assert kreplog("topic", "list", "-b", bootstrap, "--command-config", properties(cluster)).code == 0
+    stranger = Certificates(tmp_path, "another CA")
+    wrong = tmp_path / "wrong.properties"
+    wrong.write_text(f"# another CA\nsecurity.protocol: SSL\nssl.truststore.location = {stranger.truststore}\n")
+    refused = kreplog("topic", "list", "-b", bootstrap, "--command-config", wrong)
+    assert refused.code == 1
+    assert "TLS fails: CERTIFICATE_VERIFY_FAILED" in refused.err
+
+
+def test_a_broker_that_is_added_gets_a_certificate(kreplog: Kreplog, tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", [0], 0, tls=True)
+    try:
+        made.start()
+        added = kreplog("cluster", "add-brokers", "1", made.directory, "--execute", "--port", 0)
+        assert added.code == 0, added.err
+        assert (made.directory / "tls" / "broker-1.pem").stat().st_mode & 0o777 == 0o600
+        status = json.loads(kreplog("cluster", "status", made.directory, "--json").out)
+        assert [broker["state"] for broker in status["brokers"]] == ["serving", "serving"]
+    finally:
+        clusters.end(LocalCluster(made.directory))
+
+
+def test_the_bulk_client_reads_and_writes_over_tls(kreplog: Kreplog, cluster: LocalCluster) -> None:
+    assert kreplog("topic", "create", "bulk", "--cluster", cluster.directory).code == 0
+    tls = cluster.directory / "tls"
+    security = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(tls / "ca.pem"),
+        "ssl.keystore.location": str(tls / "client.pem"),
+    }
+    rows = pa.table({"value": [b"%d" % number * 1000 for number in range(20_000)]})
+    with Producer(cluster.bootstrap(), security=security, compression="none") as producer:
+        assert producer.append_arrow("bulk", rows, partition=0)[0].records == len(rows)
+    with Consumer(cluster.bootstrap(), ["value"], security=security) as consumer:
+        pieces = consumer.read_arrow({TopicPartition("bulk", 0): (0, len(rows))})
+        found = pa.Table.from_batches([piece.to_arrow() for piece in pieces])
+    assert found["value"].to_pylist() == rows["value"].to_pylist()
+    with Consumer(cluster.bootstrap(), retry_timeout_s=0.5) as consumer, pytest.raises(BrokersUnreachableError):
+        consumer.topics()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("security.protocol=TLS", "security.protocol = TLS: this client offers PLAINTEXT, SSL"),
+        ("security.protocol=SASL_SSL", "this client offers"),
+        ("ssl.truststore.password=x", "ssl.truststore.password is not a setting of a client's security"),
+        ("security.protocol=SSL\nssl.truststore.type=JKS", "ssl.truststore.type = JKS: allowed: PEM"),
+        ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.1,TLSv1.2", "ssl.enabled.protocols = TLSv1.1,TLSv1.2"),
+        ("security.protocol=SSL\nssl.keystore.location=/no/such", "/no/such cannot be read"),
+        ("security.protocol", "line 1 of the properties is not name=value"),
+    ],
+)
+def test_properties_that_cannot_be_used_are_named(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        ClientSecurity.from_file(path)
+    assert reason in str(error.value)
+
+
+def test_properties_of_other_things_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("! a comment\n\ngroup.id=g\nbootstrap.servers=a:1,b:2\n")
+    assert ClientSecurity.from_file(path).protocol is SecurityProtocol.PLAINTEXT
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        ClientSecurity.from_file(tmp_path / "missing")
