@@ -20,7 +20,7 @@ from kreplog.cluster.files import (
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.tls_files import add_certificates, client_properties, with_keystore
 from kreplog.errors import UsageError
-from kreplog.server.settings import parse
+from kreplog.server.settings_file import parse
 
 _INDIVIDUAL = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack", "ssl.keystore.location"}
 

@@ -16,7 +16,8 @@ from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.errors import UsageError
 from kreplog.managed_log import atomic_write, group_number, make_directory
 from kreplog.server.network.internal import create_key
-from kreplog.server.settings import check, parse
+from kreplog.server.settings import check
+from kreplog.server.settings_file import parse
 
 HOST = "127.0.0.1"
 KEY_NAME = "cluster.key"

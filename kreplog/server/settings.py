@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ from kreplog.server.listeners import (
     parse_protocol_map,
     with_protocols,
 )
+from kreplog.server.settings_file import read_file
 from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
 from kreplog.types import DEFAULT_LISTENER, SecurityProtocol
 
@@ -193,7 +193,7 @@ def load(
 
     environment: os.environ if None. Raises UsageError with the setting, its value, its source and the allowed values.
     """
-    found = {} if file is None else _read_file(Path(file))
+    found = {} if file is None else read_file(Path(file))
     return check(found, str(file), os.environ if environment is None else environment, overrides)
 
 
@@ -278,28 +278,6 @@ def _listener_variable(key: str) -> str | None:
             if key.endswith(ending) and len(key) > len(prefix) + len(ending):
                 return f"{_OF_LISTENER}{key[len(prefix) : -len(ending)]}.{setting}"
     return None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"the settings {path} cannot be read: {error.strerror}", path=str(path)) from error
-    except ValueError as error:
-        raise UsageError(f"the settings {path} are not TOML: {error}", path=str(path)) from error
-
-
-def parse(text: str) -> dict[str, Any]:
-    """Settings by name, from TOML. Raises ValueError for any other text."""
-    return dict(_flatten("", tomllib.loads(text)))
-
-
-def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(f"{prefix}{key}.", value)
-        else:
-            yield prefix + key, value
 
 
 def _socket_in(log_dir: str) -> tuple[Listener, ...]:

@@ -21,7 +21,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.rebalance_plan import _consistent_snapshot
 from kreplog.errors import UsageError
 from kreplog.log import Log
-from kreplog.server.settings import parse
+from kreplog.server.settings_file import parse
 from kreplog.types import TopicPartition
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import end, eventually, kill, pid_of
