@@ -618,7 +618,7 @@ SETTINGS: dict[str, _Setting] = {
         ValueType(ConfigType.STRING, "host:port or unix:PATH", _internal),
         None,  # a unix socket, see _internal_socket
     ),
-    "inter.broker.security.protocol": _Setting(_one_of("PLAINTEXT", "SSL"), "PLAINTEXT"),
+    "inter.broker.security.protocol": _Setting(one_of("PLAINTEXT", "SSL"), "PLAINTEXT"),
     "inter.broker.key.file": _Setting(TEXT, None),
     "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", texts), _REQUIRED),
     "coordination": _Setting(

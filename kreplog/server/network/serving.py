@@ -167,8 +167,8 @@ class ClientConnection:
     address: the IP address of its other end, 127.0.0.1 for a unix socket.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
-    counted_at: the address that ConnectionQuotas counts it at. internal: of another broker, authenticated; only there are inter-broker
-    requests allowed, and its buffers are not charged to the memory that clients share.
+    counted_at: the address that ConnectionQuotas counts it at. internal: of another broker, authenticated; only
+    there are inter-broker requests allowed, and its buffers are not charged to the memory that clients share.
     """
 
     def __init__(

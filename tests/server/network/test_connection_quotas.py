@@ -117,3 +117,21 @@ def test_connections_above_the_rate_wait_and_are_served() -> None:
         serving.close()
 
     run(scenario)
+
+
+def test_a_connection_that_ends_at_a_unix_socket_makes_no_room_at_an_address(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20, max_per_ip=1))
+        address = serving.listen(ANYWHERE)
+        local = serving.listen(Listener(path=str(tmp_path / "s")))
+        first = socket.create_connection((address.host, address.port))
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(local.path)
+                await until(lambda: serving.connections == 2)
+            await until(lambda: serving.connections == 1)
+        assert await is_closed(socket.create_connection((address.host, address.port)))
+        first.close()
+        serving.close()
+
+    run(scenario)

@@ -577,7 +577,7 @@ def test_settings_that_cannot_be_used_are_named(
 
 
 def test_encrypted_keys_need_their_password(certificates: Certificates, tmp_path: Path) -> None:
-    """And never ask for one at the terminal."""
+    """No password is read from the terminal."""
     plain = certificates.authority.issue("broker", HOSTS)
     key = load_pem_private_key(plain, None)
     encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
@@ -617,7 +617,7 @@ def test_only_the_cipher_suites_that_are_named_are_offered(
 
 
 def test_renegotiation_is_refused(certificates: Certificates) -> None:
-    """A client could have the server make signatures without end. Python's client cannot ask for it; OpenSSL's can."""
+    """A client could have the server make signatures without end. Python's client cannot request it; OpenSSL's can."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs the command openssl")
