@@ -32,6 +32,7 @@ from kreplog.core.replication import sequence_grace
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
+from kreplog.server.handlers import api
 from kreplog.server.network.peers import Peer
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import load
@@ -381,8 +382,8 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
             requested = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
             topic = {"name": "topic", "partitions": [requested]}
             await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
-        for api, version, fields in ODD_REQUESTS:
-            assert await client.call(api, version, **fields) is not None
+        for key, version, fields in ODD_REQUESTS:
+            assert await client.call(key, version, **fields) is not None
         (data,) = (await client.fetch()).partitions
         assert data.error is ErrorCode.NONE
 
@@ -412,7 +413,7 @@ def test_a_list_of_transactions_is_encoded_in_a_thread(tmp_path: Path, monkeypat
         threads.append(threading.current_thread().name)
         return encode(*arguments)
 
-    monkeypatch.setitem(transactions.ENCODERS, key, traced)
+    monkeypatch.setitem(api._ENCODERS, key, traced)
 
     async def work(client: Client) -> None:
         assert (await client.call(key, 0, state_filters=[], producer_id_filters=[])).error_code == 0

@@ -73,6 +73,11 @@ class AclCache:
         """The broker has a new session, in which no watch is left."""
         self._changed.set()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the ACLs have been read once."""
+        return self._ready.is_set()
+
     async def until_ready(self, timeout_s: float) -> bool:
         """Wait until the ACLs have been read once; False after `timeout_s`."""
         try:

@@ -9,6 +9,7 @@ from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.server.authorization.acl_cache import AclCache
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
@@ -22,6 +23,7 @@ class HealthSource(Protocol):
     registration: Registration
     store: StoreLink
     hosted: HostedReplicas
+    acl_cache: AclCache | None
 
 
 def readiness(broker: HealthSource) -> tuple[bool, str]:
@@ -32,6 +34,8 @@ def readiness(broker: HealthSource) -> tuple[bool, str]:
     if broker.registration.registered is None:
         reason = "it is not registered" if broker.store.connected else "it has no session with the coordination store"
         return False, f"not ready: {reason}"
+    if broker.acl_cache is not None and not broker.acl_cache.is_ready:
+        return False, "not ready: it has not read the ACLs, without which it refuses clients"
     found = degradations(broker)
     return True, f"degraded: {'; '.join(found)}" if found else "ready"
 

@@ -30,6 +30,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.server.handlers.api import Api
 from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
 from kreplog.server.monitoring.group_metrics import group_metrics
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
@@ -62,6 +63,7 @@ class MetricsSource(Protocol):
     manager: ReplicaManager
     controller: Controller
     cores: BrokerCores
+    api: Api
     store: StoreLink
     hosted: HostedReplicas
     logs: LogManager
@@ -123,6 +125,8 @@ def _add_process(lines: list[str], broker: MetricsSource) -> None:
     )
     name = "kafka_server_socketservermetrics"
     _gauge(lines, f"{name}_connection_count", "Connections of clients and brokers.", server.connections)
+    denied, text = broker.api.guard.audit.denied, "Operations on resources that ACLs have denied to clients."
+    _counter(lines, "kafka_server_authorizer_denied_total", text, denied)
     _counter(lines, f"{name}_connections_displaced_total", "Connections closed for max.connections.", server.refused)
     failed = server.failed_authentications
     _counter(lines, f"{name}_failed_authentication_total", "Connections closed for want of authentication.", failed)

@@ -20,6 +20,7 @@ from kreplog.core.security.acls import AclBinding, Operation
 from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.server.authorization import acl_cache
 from kreplog.server.handlers import api
+from kreplog.server.monitoring.health import readiness
 from kreplog.wire.versions import ApiKey
 from tests.server.authorization.clients import (
     ADMIN,
@@ -139,6 +140,7 @@ def test_a_broker_that_cannot_read_the_acls_serves_nobody(
             for user in (ADMIN, "alice"):
                 with pytest.raises(asyncio.IncompleteReadError):
                     await sees(Client(broker, user))
+            assert readiness(broker) == (False, "not ready: it has not read the ACLs, without which it refuses clients")
             free: dict[str, Any] = {"client_software_name": "t", "client_software_version": "1"}
             assert not (await Client(broker, ADMIN).call(ApiKey.API_VERSIONS, **free)).error_code
             alice = Client(broker, "alice")
@@ -146,6 +148,7 @@ def test_a_broker_that_cannot_read_the_acls_serves_nobody(
             waiting = asyncio.ensure_future(sees(alice))
             session.set_data(nodes.ACLS, encode([MINE]))
             assert await waiting
+            assert readiness(broker) == (True, "ready")
 
     with caplog.at_level(logging.ERROR, "kreplog.server"):
         asyncio.run(scenario())

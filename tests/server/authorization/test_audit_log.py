@@ -16,6 +16,7 @@ from kreplog.server.authorization import audit_log
 from kreplog.server.authorization.audit_log import AuditLog
 from kreplog.server.authorization.checks import Decided
 from kreplog.server.monitoring.logs import LogSettings, set_up
+from kreplog.server.monitoring.metrics import render
 from kreplog.wire.versions import ApiKey
 from tests.server.authorization.clients import ADMIN, Client, allow, authorizing, set_acls
 
@@ -103,6 +104,7 @@ def test_a_broker_logs_denials_and_acts(tmp_path: Path, caplog: pytest.LogCaptur
             await alice.call(ApiKey.DELETE_TOPICS, topics=topics, timeout_ms=1000)
             request = {"topics": None, "allow_auto_topic_creation": False}
             await alice.call(ApiKey.METADATA, **request)
+            assert b"\nkafka_server_authorizer_denied_total 1\n" in await render(broker)
 
     asyncio.run(scenario())
     of_alice = [line for line in messages(caplog) if line.startswith("Principal = User:alice ")]
