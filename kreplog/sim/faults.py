@@ -91,6 +91,11 @@ GROUP_SHARE = 0.18
 
 GROUP_PARTITIONS = 2
 
+LAG_BYTES = 400
+"""replica.lag.max.bytes where there is a bound: a few batches of records."""
+
+LAG_OF_GROUPS_BYTES = 4000
+
 SUBSCRIBER_SHARE = 0.1
 """The share of the seeds that have a group whose coordinator assigns the partitions."""
 
@@ -252,7 +257,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
 def _draw_config(random: Random, seed: int) -> ReplicationConfig:
     return ReplicationConfig(
         replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
-        replica_lag_max_bytes=random.choice((-1, -1, -1, 400)),
+        replica_lag_max_bytes=random.choice((-1, -1, -1, LAG_BYTES)),
         replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
         replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
         replica_fetch_backoff_ms=random.choice((20, 100, 300)),
@@ -342,7 +347,11 @@ def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
         topics = (*topics, _internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
     # With -24, no seed by which tests/sim/test_mutations.py finds another mutation has such members.
     migrates = Random(f"kreplog-migrations-24-{plan.seed}").random() < MIGRATION_SHARE
-    return replace(plan, topics=topics, subscribers=random.randint(2, 4), migrates=migrates)
+    # A record of a group's members is larger than the bound of other seeds: each would take all followers out of sync.
+    config = plan.config
+    if config.replica_lag_max_bytes >= 0:
+        config = replace(config, replica_lag_max_bytes=LAG_OF_GROUPS_BYTES)
+    return replace(plan, topics=topics, config=config, subscribers=random.randint(2, 4), migrates=migrates)
 
 
 def _last_epoch(seed: int) -> int:

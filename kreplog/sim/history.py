@@ -190,9 +190,10 @@ class OffsetCommitted(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetched(GroupEvent):
-    """A member read the committed offset. since: place in the history when it began. text: of the commit, "" if nothing
-    is committed."""
+    """A member read the committed offset, at the coordinator `broker`. since: place in the history when it began. text:
+    of the commit, "" if nothing is committed."""
 
+    broker: int
     since: int
     number: int
     text: str

@@ -214,6 +214,8 @@ class Controller:
         removed = yield from store_reader.tree(nodes.REMOVED)
         reassigned = yield from store_reader.tree(nodes.REASSIGNED)
         added = yield from store_reader.tree(nodes.ADDED)
+        if any(partition.topic not in context.topics for partition in (*removed, *reassigned, *added)):
+            yield from store_reader.fill(context)  # a topic that was created after they were read
         yield from term.deletion.accept(context.deleting.copy(), removed)
         yield from term.brokers.on_failover(registrations, default, events)
         yield from term.machines.leader_and_isr.update(context.active_partitions(), apply_flush_setting)

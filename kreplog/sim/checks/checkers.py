@@ -120,7 +120,7 @@ class Checkers:
         self.clients = ClientChecker(self.violate)
         self.memory = MemoryChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
-        self.groups = GroupChecker(self._group_violated)
+        self.groups = GroupChecker(self._group_violated, leader_of)
         self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
@@ -160,9 +160,13 @@ class Checkers:
         found = self.models.get((partition, topic_id))
         if found is None:
             found = self.models[partition, topic_id] = PartitionModel(partition, topic_id, self._configs.of(topic_id))
-            if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
+            if self._is_deleted(found):
                 self.excuse(found, _DELETION)
         return found
+
+    def _is_deleted(self, model: PartitionModel) -> bool:
+        """Whether its deletion was requested."""
+        return (model.topic_id, -1) in self._deleted or (model.topic_id, model.partition.partition) in self._deleted
 
     def excuse(self, model: PartitionModel, reason: str) -> None:
         if not model.excused:
@@ -563,7 +567,7 @@ class Checkers:
         on_disk = self.disks.disk(broker).on_disk()
         for (partition, topic_id), model in self.models.items():
             gone = on_disk.get(partition) != topic_id == self._replaced.get(broker, {}).get(partition)
-            if gone and broker in model.members and model.excused != _DELETION:
+            if gone and broker in model.members and not self._is_deleted(model):
                 text = f"broker {broker} clears its unclean mark, but its replica of {partition} was lost with the disk"
                 self.violate("clean too early", text, None)
         if not_durable:

@@ -1,6 +1,7 @@
 """The promises of groups, checked from what members observe:
 
-lost offset       a reader gets an offset although a later commit was acknowledged before it read
+lost offset       a reader gets an offset although a later commit was acknowledged before it read, and not from a broker
+                  that does not know yet that it has been replaced as the coordinator
 refused commit    a reader gets an offset whose commit was refused
 stale commit      a commit is acknowledged in a generation after which another was assigned before it was sent
 two owners        two members of a generation have the same partition
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.group_client import REFUSED
 from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
+from kreplog.types import TopicPartition
 
 _REFUSED = {error.name for error in REFUSED}
 _NEVER = 1 << 62
@@ -41,10 +43,11 @@ class _Commit:
 
 
 class GroupChecker:
-    """Observes the members of the group of one run."""
+    """Observes the members of the group of one run. leader_of: the leader of a partition in the store."""
 
-    def __init__(self, violate: Violate) -> None:
+    def __init__(self, violate: Violate, leader_of: Callable[[TopicPartition], int]) -> None:
         self._violate = violate
+        self._leader_of = leader_of
         self._commits: dict[str, _Commit] = {}
         self._last_acknowledged: dict[int, list[_Commit]] = {}
         self._removed = 0
@@ -128,6 +131,8 @@ class GroupChecker:
         found = self._commits.get(event.text)
         if event.text and (found is None or found.refused):
             self._violate("refused commit", f"{event.client} reads {event.text}, which was refused", event)
+            return
+        if event.broker != self._leader_of(event.partition):
             return
         ended = -1 if found is None else found.acknowledged
         for later in self._last_acknowledged.get(event.number, ()):

@@ -247,6 +247,7 @@ class _Member:
     def _fetch(self, number: int) -> Steps:
         """The committed offset, -1 for none; None if it cannot be read now."""
         since = len(self._history.events)
+        broker = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
         partition = TopicPartition(OFFSETS_TOPIC, number)
         response = yield from self._call(OffsetFetchRequest((OffsetFetchGroup(GROUP, (partition,)),)))
         if response is None or response.groups[0].error is not ErrorCode.NONE:
@@ -256,7 +257,8 @@ class _Member:
         ((_, value),) = response.groups[0].offsets
         self._history.add(
             OffsetFetched(
-                self._history.now_ms(), self._home, "", self._name, since, number, value.metadata, value.offset
+                *(self._history.now_ms(), self._home, "", self._name, broker),
+                *(since, number, value.metadata, value.offset),
             )
         )
         return value.offset

@@ -7,7 +7,7 @@ import pytest
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import admin_operations
-from kreplog.core.effects import Effect, Multi
+from kreplog.core.effects import Effect, GetChildren, Multi
 from kreplog.core.messages import StopReplicaRequest
 from kreplog.core.nodes import Assignment
 from kreplog.types import NO_LEADER, Create, Delete, SetData, TopicPartition
@@ -315,4 +315,26 @@ def test_a_partition_that_never_had_a_leader_just_moves() -> None:
     cluster.run()
     assert cluster.assignment(partition) == Assignment((3, 4))
     assert cluster.leader_and_isr(partition) == (3, (3, 4))
+    cluster.check()
+
+
+def test_a_topic_and_its_reassignment_while_a_new_controller_reads() -> None:
+    """The requests are read after the topics, so that they may name one that was not there yet."""
+    cluster = cluster_with(1, 2)
+    late = TopicPartition("late", 0)
+    cluster.catching_up = True
+
+    def request(box: Box, effect: Effect) -> bool:
+        if isinstance(effect, GetChildren) and effect.path == nodes.REASSIGNED:
+            cluster.before = lambda box, effect: False
+            cluster.create_topic("late", {0: (1, 2)})
+            cluster.reassign(late, (5, 3))
+        return False
+
+    cluster.controllers[0].die()
+    cluster.before = request
+    cluster.start_controller()
+    cluster.run()
+    assert cluster.assignment(late) == Assignment((5, 3))
+    assert not [text for level, text in cluster.log if level == "error"]
     cluster.check()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.sim.checks.group_checker import GroupChecker
-from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, OffsetCommitted
+from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
 from kreplog.types import TopicPartition
 
+LEADER, REPLACED = 1, 2
 WHERE = (0, TopicPartition(OFFSETS_TOPIC, 0), "")
 
 
@@ -24,7 +25,7 @@ def committed(member: str, generation: int, error: str = "NONE") -> list[Event]:
 
 def kinds(*events: Event) -> list[str]:
     found: list[str] = []
-    checker = GroupChecker(lambda kind, text, event: found.append(kind))
+    checker = GroupChecker(lambda kind, text, event: found.append(kind), lambda _: LEADER)
     for place, event in enumerate(events):
         checker.observe(event, place)
     return found
@@ -76,3 +77,12 @@ def test_a_static_member_begins_the_generation_of_a_group_that_was_removed() -> 
     assert kinds(*again) == []
     assert kinds(*again, assigned("d", 1, 0)) == ["two owners"]
     assert kinds(assigned("c", 1, 0), assigned("b", 1, 0, static=True)) == ["two owners"]
+
+
+def test_an_offset_that_goes_back() -> None:
+    """A broker that does not know yet that it is not the coordinator any more reports what it knew."""
+    before = (assigned("a", 1, 0), *committed("a", 1))
+    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 3, 0, "", -1)) == ["lost offset"]
+    assert kinds(*before, OffsetFetched(*WHERE, "a", REPLACED, 3, 0, "", -1)) == []
+    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 2, 0, "", -1)) == [], "it began before the response came"
+    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 3, 0, "a in 1", 1)) == []
