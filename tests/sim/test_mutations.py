@@ -134,7 +134,7 @@ FOUND = {
     "no-verification": 34,
     "old-controller-epoch-accepted": 61,
     "old-leader-epoch-accepted": 26,
-    "old-registration-accepted": 1317,
+    "old-registration-accepted": 2296,
     "old-unclean-election-carried-out": 20,
     "one-round-truncation": 31,
     "open-transaction-expires": 253,
