@@ -164,11 +164,12 @@ _RAW_TOKEN = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)
 class ClientConnection:
     """A connection that a listener accepted. has_requested: it has sent a whole request, or where there is SASL, has
     authenticated itself. principal: whose it is. sasl: None for a listener without.
-    address: the IP address of its other end, 127.0.0.1 for a unix socket.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
-    counted_at: the address that ConnectionQuotas counts it at. internal: of another broker, authenticated; only
-    there are inter-broker requests allowed, and its buffers are not charged to the memory that clients share.
+    counted_at: as of ConnectionQuotas, "" for one that it has not counted. address: that of the client, for ACLs of
+    hosts; 127.0.0.1 for a unix socket. Both are those of the moment when it was accepted: later the system may have
+    none, since the client has closed it. internal: of another broker, authenticated; only there are inter-broker
+    requests allowed, and its buffers are not charged to the memory that clients share.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class ClientConnection:
         counted_at: str = "",
     ) -> None:
         self.counted_at = counted_at
+        self.address = counted_at or "127.0.0.1"
         self.has_requested = False
         self.internal = internal
         self.listener = listener.name
@@ -197,7 +199,6 @@ class ClientConnection:
         max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
         self._connection = connection_over(sock, max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
-        self.address = self._connection.host.removeprefix("/")
 
     @property
     def closed(self) -> bool:

@@ -83,6 +83,34 @@ def test_unix_sockets_have_no_address_and_mapped_addresses_are_those_of_ipv4() -
     assert quotas._of.get("127.0.0.1") == 2
 
 
+def test_a_client_that_resets_its_connection_has_the_address_that_it_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a reset there is no address, and what it has sent is still read."""
+    looks = []
+
+    def once(sock: socket.socket) -> object:
+        looks.append(sock)
+        if len(looks) == 1:
+            return ("::ffff:127.0.0.2", 1234, 0, 0)
+        raise OSError("not connected")
+
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20))
+        address = serving.listen(ANYWHERE)
+        monkeypatch.setattr(socket.socket, "getpeername", once)
+        with socket.create_connection((address.host, address.port)):
+            await until(lambda: serving.connections == 1)
+            (client,) = serving._without_request
+            assert client.address == "127.0.0.2"
+            assert serving.quotas._open == {"127.0.0.2": 1}
+        await until(lambda: not serving.connections)
+        assert not serving.quotas._open
+        serving.close()
+
+    run(scenario)
+
+
 def test_a_host_that_cannot_be_resolved_is_named() -> None:
     with pytest.raises(UsageError, match=r"per\.ip\.overrides: no\.such\.host\.invalid cannot be resolved"):
         ConnectionQuotas(1, [("no.such.host.invalid", 2)])
@@ -129,6 +157,7 @@ def test_a_connection_that_ends_at_a_unix_socket_makes_no_room_at_an_address(tmp
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(local.path)
                 await until(lambda: serving.connections == 2)
+                assert {client.address for client in serving._without_request} == {"127.0.0.1"}
             await until(lambda: serving.connections == 1)
         assert await is_closed(socket.create_connection((address.host, address.port)))
         first.close()
