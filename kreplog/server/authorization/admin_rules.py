@@ -64,7 +64,8 @@ def _deny_topics(check: AuthorizationCheck, request: Any, operation: Operation, 
         return []
     names = [name for name, count in counts.items() if count == 1]
     _, denied = check.split(names, str, operation)
-    request.topics = [topic for topic in request.topics if topic.name not in denied]
+    left_out = set(denied)
+    request.topics = [topic for topic in request.topics if topic.name not in left_out]
     return denied
 
 

@@ -61,11 +61,6 @@ _ID_FAILED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _topic_of = attrgetter("partition.topic")
 _own_topic = attrgetter("topic")
 
-_LENGTH_AT, _LENGTH_END = 8, 12
-_ATTRIBUTES_AT = 22
-_TRANSACTIONAL = 0x10
-"""In a batch: its length from there on, the low byte of its attributes, and the bit of that for a transaction."""
-
 
 def by_partition(
     check: AuthorizationCheck,
@@ -94,9 +89,10 @@ def by_partition(
 
 
 def produce(check: AuthorizationCheck, request: ProduceRequest) -> Authorized:
-    """WRITE on the topics, and on the transactional id of batches of a transaction."""
-    if any(_is_transactional(produced.records) for produced in request.partitions):
-        name = request.transactional_id if isinstance(request, TransactionalProduce) else ""
+    """WRITE on the topics, and on the transactional id if there is one. Without it the log refuses batches of a
+    transaction: nothing looks into the records here, which nobody has checked yet."""
+    if isinstance(request, TransactionalProduce):
+        name = request.transactional_id
         if not name or not is_transactional_allowed(check, name):
             return refused(refusal_of_produce(request, _ID_FAILED))
     return by_partition(
@@ -106,16 +102,6 @@ def produce(check: AuthorizationCheck, request: ProduceRequest) -> Authorized:
         lambda produced: ProducedPartition(produced.partition, _TOPIC_FAILED),
         ProduceResponse,
     )
-
-
-def _is_transactional(records: Any) -> bool:
-    """Whether one of the batches is of a transaction. The bytes are not checked yet."""
-    at = 0
-    while at + _ATTRIBUTES_AT < len(records):
-        if records[at + _ATTRIBUTES_AT] & _TRANSACTIONAL:
-            return True
-        at += _LENGTH_END + int.from_bytes(records[at + _LENGTH_AT : at + _LENGTH_END])
-    return False
 
 
 def fetch(check: AuthorizationCheck, request: FetchRequest) -> Authorized:
@@ -140,7 +126,7 @@ def fetch(check: AuthorizationCheck, request: FetchRequest) -> Authorized:
 
 
 def without_unreadable(check: AuthorizationCheck, response: FetchResponse) -> FetchResponse:
-    """The response without the records of topics that have lost READ while the fetch was delayed."""
+    """The response without the records of topics that may not be read."""
     _, denied = check.split(response.partitions, _topic_of, Operation.READ)
     if not denied:
         return response
