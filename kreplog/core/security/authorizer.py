@@ -28,9 +28,13 @@ from kreplog.core.security.acls import (
     ResourceType,
 )
 from kreplog.core.security.principal import Principal
+from kreplog.errors import InvariantError
 
-MAX_DECISIONS = 10_000
-"""Decisions that are remembered for a principal at a host; names come from clients."""
+MAX_DECISIONS = 50_000
+"""Decisions that are remembered for all principals together; names come from clients."""
+
+MAX_NAME_CHARS = 249
+"""Decisions on longer names, which no topic has, are not remembered."""
 
 MAX_SUBJECTS = 10_000
 """Pairs of principal and host whose decisions are remembered."""
@@ -49,10 +53,30 @@ allow.everyone.if.no.acl.found."""
 
 
 class Decision(NamedTuple):
-    """A decision. rule: the reason as Kafka's audit log has it."""
+    """A decision. basis: the ACL that decides, or the name of the rule."""
 
     allowed: bool
-    rule: str
+    basis: AclBinding | str
+
+    @property
+    def rule(self) -> str:
+        """The reason as Kafka's audit log has it."""
+        acl = self.basis
+        if isinstance(acl, str):
+            return acl
+        return (
+            f"MatchingAcl(acl=StandardAcl(resourceType={acl.resource_type.name}, resourceName={acl.name}, "
+            f"patternType={acl.pattern_type.name}, principal={acl.principal}, host={acl.host}, "
+            f"operation={acl.operation.name}, permissionType={acl.permission.name}))"
+        )
+
+
+_SUPER_USER = Decision(True, "SuperUser")
+_DEFAULT_ALLOW = Decision(True, "DefaultAllow")
+_DEFAULT_DENY = Decision(False, "DefaultDeny")
+
+Subject = tuple[int, str, str]
+"""The version of the ACLs, principal and host of an Access: those with the same have the same rights."""
 
 
 class _AclEntry(NamedTuple):
@@ -116,35 +140,74 @@ class AclIndex:
                         yield from by_principal.get(principal, ())
 
 
-class Access:
-    """The rights of a principal at a host, by one version of the ACLs. Decisions are remembered."""
+_Decisions = dict[tuple[Operation, ResourceType, str], Decision]
 
-    def __init__(self, index: AclIndex, principal: str, host: str, *, is_super: bool, allows_without_acl: bool) -> None:
+
+class DecisionMemory:
+    """The decisions that are remembered for all principals; when there are too many, all are forgotten."""
+
+    def __init__(self) -> None:
+        self._of_all: list[_Decisions] = []
+        self._count = 0
+
+    def of_subject(self) -> _Decisions:
+        """A new dictionary for the decisions of a principal at a host."""
+        decisions: _Decisions = {}
+        self._of_all.append(decisions)
+        return decisions
+
+    def make_room(self) -> None:
+        """One decision is about to be added to one of the dictionaries."""
+        if self._count >= MAX_DECISIONS:
+            self._count = 0
+            for decisions in self._of_all:
+                decisions.clear()
+        self._count += 1
+
+
+class Access:
+    """The rights of a principal at a host, by one version of the ACLs. Decisions are remembered. memory: that of all
+    principals; None for one of its own."""
+
+    def __init__(
+        self,
+        index: AclIndex,
+        principal: str,
+        host: str,
+        *,
+        is_super: bool,
+        allows_without_acl: bool,
+        memory: DecisionMemory | None = None,
+        version: int = 0,
+    ) -> None:
         self.principal = principal
         self.host = host
+        self.subject: Subject = version, principal, host
         self._index = index
         self._principals = (principal, EVERY_USER)
         self._is_super = is_super
         self._allows_without_acl = allows_without_acl
-        self._decisions: dict[tuple[Operation, ResourceType, str], Decision] = {}
+        self._memory = memory or DecisionMemory()
+        self._decisions = self._memory.of_subject()
         self._on_any: dict[tuple[Operation, ResourceType], bool] = {}
 
     def decide(self, operation: Operation, kind: ResourceType, name: str) -> Decision:
         """The decision for one resource."""
+        if self._is_super:
+            return _SUPER_USER
         key = operation, kind, name
         decision = self._decisions.get(key)
         if decision is None:
-            if len(self._decisions) >= MAX_DECISIONS:
-                self._decisions = {}
-            decision = self._decisions[key] = self._decide(operation, kind, name)
+            decision = self._decide(operation, kind, name)
+            if len(name) <= MAX_NAME_CHARS:
+                self._memory.make_room()
+                self._decisions[key] = decision
         return decision
 
     def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         return self.decide(operation, kind, name).allowed
 
     def _decide(self, operation: Operation, kind: ResourceType, name: str) -> Decision:
-        if self._is_super:
-            return Decision(True, "SuperUser")
         allowing, has_acls = None, False
         for by_principal in self._index.patterns(kind, name):
             has_acls = True
@@ -153,13 +216,11 @@ class Access:
                     if not entry.decides(operation, self.host):
                         continue
                     if not entry.allows:
-                        return Decision(False, _matching(entry))
+                        return Decision(False, entry.acl)
                     allowing = entry
         if allowing is not None:
-            return Decision(True, _matching(allowing))
-        if not has_acls and self._allows_without_acl:
-            return Decision(True, "DefaultAllow")
-        return Decision(False, "DefaultDeny")
+            return Decision(True, allowing.acl)
+        return _DEFAULT_ALLOW if not has_acls and self._allows_without_acl else _DEFAULT_DENY
 
     def allows_on_any(self, operation: Operation, kind: ResourceType) -> bool:
         """Whether the operation is allowed on some resource of the type. Source: KIP-679,
@@ -194,15 +255,6 @@ class Access:
         return frozenset(each for each in SUPPORTED_OPERATIONS[kind] if self.allows(each, kind, name))
 
 
-def _matching(entry: _AclEntry) -> str:
-    acl = entry.acl
-    return (
-        f"MatchingAcl(acl=StandardAcl(resourceType={acl.resource_type.name}, resourceName={acl.name}, "
-        f"patternType={acl.pattern_type.name}, principal={acl.principal}, host={acl.host}, "
-        f"operation={acl.operation.name}, permissionType={acl.permission.name}))"
-    )
-
-
 class Authorizer:
     """The authorizer of one broker. super_users: principals as texts. allows_without_acl:
     allow.everyone.if.no.acl.found."""
@@ -211,6 +263,11 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allows_without_acl = allows_without_acl
         self._index: AclIndex | None = None
+        self._version = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._memory = DecisionMemory()
         self._subjects: dict[tuple[Principal, str], Access] = {}
 
     @property
@@ -225,22 +282,27 @@ class Authorizer:
     def replace(self, index: AclIndex) -> None:
         """Apply other ACLs, and forget all decisions."""
         self._index = index
-        self._subjects = {}
+        self._version += 1
+        self._forget()
 
     def access(self, principal: Principal, host: str) -> Access:
         """The rights of a principal: the same object until the ACLs change. host: its address. `is_ready` holds."""
         key = principal, host
         access = self._subjects.get(key)
         if access is None:
+            if self._index is None:
+                raise InvariantError("the ACLs have not been read, and nobody can be authorized")
             if len(self._subjects) >= MAX_SUBJECTS:
-                self._subjects = {}
+                self._forget()
             text = str(principal)
             access = self._subjects[key] = Access(
-                self._index or AclIndex(()),
+                self._index,
                 text,
                 canonical_host(host),
                 is_super=text in self._super_users,
                 allows_without_acl=self._allows_without_acl,
+                memory=self._memory,
+                version=self._version,
             )
         return access
 

@@ -63,7 +63,8 @@ class AuditLog:
             allowed = found.decision.allowed
             if not allowed:
                 self.denied += 1
-                key = access.principal, access.host, request, found.operation, found.resource_type, found.name
+                resource = found.resource_type, found.name[:MAX_NAME_CHARS]
+                key = access.principal, access.host, request, found.operation, *resource
                 if self._is_repeated(key, now_ms):
                     continue
             if self._has_room(allowed, now_ms):

@@ -14,7 +14,7 @@ from operator import attrgetter
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from kreplog.core.security.acls import Operation
-from kreplog.core.security.authorizer import Access
+from kreplog.core.security.authorizer import Subject
 from kreplog.errors import ErrorCode
 from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, refused
 
@@ -30,22 +30,24 @@ class SessionChecks:
 
     def __init__(self, partitions_of: Callable[[int], Sequence[FetchPartition] | None]) -> None:
         self._partitions_of = partitions_of
-        self._checked: dict[int, Access] = {}
+        self._checked: dict[int, Subject] = {}
 
     def authorize(self, check: AuthorizationCheck, request: FetchRequest) -> Authorized | None:
-        """The refusal of a request whose session may not go on; None if it may, or there is no session."""
+        """The refusal of a request in a session that is unknown or may not go on; None for others."""
         if request.session_epoch <= INITIAL_EPOCH:
             return None
         held = self._checked.get(request.session_id)
-        if held is check.access:
-            return None
-        partitions = self._partitions_of(request.session_id) or ()
-        if not check.split(partitions, _topic_of, Operation.READ)[1]:
-            self._note(request.session_id, check.access)
+        if held == check.access.subject:
             return None
         refusal = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        partitions = self._partitions_of(request.session_id)
+        if partitions is None:
+            return refused(refusal)  # and nothing is noted: ids are in sequence, and the next one will be another's
+        if not check.split(partitions, _topic_of, Operation.READ)[1]:
+            self._note(request.session_id, check.access.subject)
+            return None
         self._checked.pop(request.session_id, None)
-        if held is None or (held.principal, held.host) != (check.access.principal, check.access.host):
+        if held is None or held[1:] != check.access.subject[1:]:
             return refused(refusal)  # it may be another client's
         ends = replace(request, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), max_wait_ms=0)
         return Authorized(ends, lambda _: refusal)
@@ -53,9 +55,9 @@ class SessionChecks:
     def answered(self, check: AuthorizationCheck, request: FetchRequest, response: FetchResponse) -> None:
         """A request has had its response, which may have begun a session: all that it lists was checked."""
         if request.session_epoch == INITIAL_EPOCH and response.session_id:
-            self._note(response.session_id, check.access)
+            self._note(response.session_id, check.access.subject)
 
-    def _note(self, session_id: int, access: Access) -> None:
+    def _note(self, session_id: int, subject: Subject) -> None:
         if len(self._checked) >= MAX_CHECKED:
             self._checked = {key: of for key, of in self._checked.items() if self._partitions_of(key) is not None}
-        self._checked[session_id] = access
+        self._checked[session_id] = subject

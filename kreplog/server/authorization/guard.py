@@ -13,7 +13,7 @@ from kreplog.core.messages import FetchRequest, FetchResponse
 from kreplog.core.security.authorizer import Access, Authorizer, everything
 from kreplog.server.authorization.audit_log import AuditLog
 from kreplog.server.authorization.authorization_table import ADMINISTRATIVE, RULES, has_operations
-from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, Decided, KnownTopics
+from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, Decided, KnownTopics, passes
 from kreplog.server.authorization.fetch_sessions import SessionChecks
 from kreplog.server.authorization.partition_rules import without_unreadable
 from kreplog.server.network.serving import RequestContext
@@ -21,10 +21,6 @@ from kreplog.wire.kafka_apis import KAFKA_4
 from kreplog.wire.versions import ApiKey
 
 _log = logging.getLogger("kreplog.server")
-
-
-_WITHOUT_ACLS = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-"""APIs by which a client finds out what a broker offers, and becomes a principal."""
 
 
 class Guard:
@@ -51,7 +47,7 @@ class Guard:
         authorizer = self._authorizer
         if authorizer is None or authorizer.is_ready or context.client.internal:
             return False
-        return context.header.api_key not in _WITHOUT_ACLS
+        return RULES.get(context.header.api_key) is not passes
 
     def check(self, context: RequestContext) -> AuthorizationCheck | None:
         """The check of a request; None if everything is allowed."""
@@ -73,12 +69,14 @@ class Guard:
     def authorize(self, context: RequestContext, request: Any) -> Authorized | None:
         """The part of a request that is carried out; None if there is no rule for its API, which is refused."""
         key = context.header.api_key
+        rule = RULES.get(key)
+        if rule is passes:  # for which nobody waits for the ACLs
+            return Authorized(request)
         check = self.check(context)
         if check is None:
             if not has_operations(key, request):
                 return Authorized(request)
             check = self._check(context, everything(context.principal, context.client.address))
-        rule = RULES.get(key)
         if rule is None:
             _log.error("%s: %s has no rule of authorization; its connection is closed", context.client.peer, key)
             return None

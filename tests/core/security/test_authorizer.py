@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from sys import getsizeof
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from kreplog.core.security.acls import (
 )
 from kreplog.core.security.authorizer import AclIndex, Authorizer, everything
 from kreplog.core.security.principal import ANONYMOUS, Principal
+from kreplog.errors import InvariantError
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -155,8 +157,31 @@ def test_a_flood_of_names_and_principals_is_not_remembered(monkeypatch: pytest.M
         assert not authorizer.access(Principal(f"user{number}"), "h").allows(READ, TOPIC, "t7")
         access = authorizer.access(ALICE, "10.0.0.1")
         assert access.allows(READ, TOPIC, f"t{number}") is (number == 7)
-        assert len(access._decisions) <= 10
+        assert sum(len(each._decisions) for each in authorizer._subjects.values()) <= 10
     assert len(authorizer._subjects) <= 10
+
+
+def test_long_names_of_clients_take_no_memory() -> None:
+    authorizer = Authorizer()
+    authorizer.replace(AclIndex([acl("t", pattern=PREFIXED)]))
+    access = authorizer.access(ALICE, "10.0.0.1")
+    assert access.allows(READ, TOPIC, "t" * 249)
+    for number in range(9_000):
+        assert access.allows(READ, TOPIC, f"t{number:032000}")
+    assert 0 < sum(getsizeof(name) for *_, name in access._decisions) < 1000
+
+
+def test_the_reason_of_a_decision_is_made_for_the_log_alone() -> None:
+    authorizer = Authorizer()
+    authorizer.replace(AclIndex([acl("t")]))
+    decision = authorizer.access(ALICE, "10.0.0.1").decide(READ, TOPIC, "t")
+    assert decision.basis == acl("t")
+    assert decision.rule.startswith("MatchingAcl(acl=StandardAcl(resourceType=TOPIC, resourceName=t, patternType=LIT")
+
+
+def test_nobody_is_authorized_before_the_acls_are_read() -> None:
+    with pytest.raises(InvariantError, match="have not been read"):
+        Authorizer(allows_without_acl=True).access(ALICE, "10.0.0.1")
 
 
 def test_the_operations_are_those_of_the_type_that_are_allowed() -> None:
