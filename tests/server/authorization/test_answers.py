@@ -23,6 +23,8 @@ from kreplog.core.security.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, Opera
 from kreplog.errors import ErrorCode
 from kreplog.server.authorization import guard
 from kreplog.server.authorization.authorization_table import RULES
+from kreplog.server.authorization.fetch_sessions import SessionChecks
+from kreplog.server.broker import Broker
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import fetch, produce
 from kreplog.wire.versions import ApiKey
@@ -409,6 +411,59 @@ def test_a_running_session_loses_a_topic_with_its_acl(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+async def until_delayed(broker: Broker, count: int = 1, other: asyncio.Future[FetchResponse] | None = None) -> None:
+    """Until so many fetches are delayed, or another has its response."""
+
+    async def is_delayed() -> bool:
+        delayed = sum(account == "parked_fetches" for account, *_ in broker.manager._fetches.charges())
+        return delayed == count or (other is not None and other.done())
+
+    await eventually(is_delayed)
+
+
+def test_the_id_of_a_session_to_come_opens_nothing(tmp_path: Path) -> None:
+    """The ids of sessions are in sequence. A session takes requests from its first fetch on, before the response."""
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin, alice, mallory = (Client(broker, name) for name in (ADMIN, "alice", "mallory"))
+            await create(admin, MINE, HIDDEN)
+            await set_acls(admin, allow("alice", READ, HIDDEN), allow("mallory", READ, MINE))
+            own = await fetched(mallory, MINE, session=(0, 0))
+            next_id = own.session_id + 1
+            assert (await fetched(mallory, session=(next_id, 1))).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            waiting = asyncio.ensure_future(fetched(alice, HIDDEN, session=(0, 0), wait_ms=60_000))
+            await until_delayed(broker)
+            assert broker.manager.fetch_session(next_id)
+            stolen = asyncio.ensure_future(fetched(mallory, session=(next_id, 1), wait_ms=60_000))
+            await until_delayed(broker, 2, stolen)
+            assert await append(admin, HIDDEN, 0) is ErrorCode.NONE
+            assert (await stolen).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            assert not (await stolen).partitions
+            found = await waiting
+            assert found.session_id == next_id
+            assert errors(found) == {HIDDEN: ErrorCode.NONE}
+
+    asyncio.run(scenario())
+
+
+def test_what_a_response_has_is_checked_whatever_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionChecks, "authorize", lambda *_: None)
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin, alice, mallory = (Client(broker, name) for name in (ADMIN, "alice", "mallory"))
+            await create(admin, HIDDEN)
+            await set_acls(admin, allow("alice", READ, HIDDEN))
+            first = await fetched(alice, HIDDEN, session=(0, 0))
+            assert await append(admin, HIDDEN, 0) is ErrorCode.NONE
+            stolen = await fetched(mallory, session=(first.session_id, 1))
+            assert errors(stolen) == {HIDDEN: TOPIC_ERROR}
+            assert not any(len(each.records) for each in stolen.partitions)
+
+    asyncio.run(scenario())
+
+
 def test_a_delayed_fetch_gets_no_record_after_its_acl_has_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with authorizing(tmp_path, 0) as (broker,):
@@ -416,11 +471,7 @@ def test_a_delayed_fetch_gets_no_record_after_its_acl_has_gone(tmp_path: Path) -
             await create(admin, MINE)
             await set_acls(admin, allow("alice", READ, MINE))
             waiting = asyncio.ensure_future(fetched(alice, MINE, wait_ms=60_000))
-
-            async def is_delayed() -> bool:
-                return any(account == "parked_fetches" for account, *_ in broker.manager._fetches.charges())
-
-            await eventually(is_delayed)
+            await until_delayed(broker)
             await set_acls(admin, deny("alice", READ, MINE))
             assert await append(admin, MINE, 0) is ErrorCode.NONE
             found = await waiting
