@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,9 +25,16 @@ Address = tuple[str, int]
 
 class BrokerClient:
     """Sends one request at a time to the broker at `address`; the first one connects, and authenticates. timeout_s: of
-    each request."""
+    each request. connect: makes the connection in place of one to the address."""
 
-    def __init__(self, address: Address, timeout_s: float, security: ClientSecurity = PLAINTEXT) -> None:
+    def __init__(
+        self,
+        address: Address,
+        timeout_s: float,
+        security: ClientSecurity = PLAINTEXT,
+        connect: Callable[[], Awaitable[socket.socket]] | None = None,
+    ) -> None:
+        self._connect = connect
         self._security = security
         self._address = address
         self._timeout_s = timeout_s
@@ -43,7 +52,7 @@ class BrokerClient:
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
-                    self._streams = await asyncio.open_connection(*self._address, ssl=self._security.context)
+                    self._streams = await self._open()
                     if self._security.login is not None:
                         await self._authenticate(self._security.login, *self._streams)
                 return await _exchange(request, *self._streams)
@@ -53,6 +62,11 @@ class BrokerClient:
         except BaseException:
             self.close()
             raise
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._connect is not None:
+            return await asyncio.open_connection(sock=await self._connect())
+        return await asyncio.open_connection(*self._address, ssl=self._security.context)
 
     async def _authenticate(self, login: SaslLogin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests = login.requests()

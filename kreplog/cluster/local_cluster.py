@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -44,7 +45,8 @@ from kreplog.cluster.tls_files import client_properties, create_certificates, wi
 from kreplog.coord.base import Session
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
-from kreplog.server.listeners import address_text, endpoints
+from kreplog.server.listeners import Listener, address_text, endpoints
+from kreplog.server.network.internal import Dialer
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, load
 from kreplog.types import Endpoint
@@ -244,7 +246,9 @@ class LocalCluster:
         required = {*brokers, controller} & {*self.brokers}
         running = [broker for broker in sorted(required) if not _is_suspended(read_pid_file(self.home(broker))[0])]
         security = self.client_security()
-        known = await asyncio.gather(*(_live_brokers(self.home(broker), security) for broker in running))
+        known = await asyncio.gather(
+            *(_live_brokers(self.home(broker), self.settings(broker).internal, security) for broker in running)
+        )
         return [broker for broker, live in zip(running, known, strict=True) if not live.issuperset(brokers)]
 
     def _ended(self, broker: int, status: int, before: log_tail.Marks, others: bool) -> ClusterError:
@@ -390,10 +394,13 @@ class LocalCluster:
             return None, set(), str(error)
 
 
-async def _live_brokers(home: Path, security: ClientSecurity) -> set[int]:
-    """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond."""
+async def _live_brokers(home: Path, internal: Listener, security: ClientSecurity) -> set[int]:
+    """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond.
+
+    By its internal listener, where that is a unix socket: this user is authenticated there, as its brokers are."""
     _, host, port = read_pid_file(home)
-    client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security)
+    connect = partial(Dialer(None).connect, (internal.path, 0)) if internal.path else None
+    client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security, connect)
     try:
         return await client.live_brokers()
     except (OSError, TimeoutError, PeerProtocolError):

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,11 +83,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(protocols, free_ports(2), strict=True)}
     file = cluster.home(0) / "broker.toml"
     first, listeners, *lines = file.read_text().splitlines()
-    name, _, given = listeners.partition(" = ")
-    assert name == '"listeners"'
-    more = [*json.loads(given), *(f"{protocol}://{address}" for protocol, address in addresses.items())]
     lines += [
-        f"{name} = {json.dumps(more)}",
+        with_listeners(listeners, lambda given: [*given, *(f"{name}://{at}" for name, at in addresses.items())]),
         f'"connections.max.reauth.ms" = {MAX_REAUTH_MS}',
         f'"ssl.keystore.location" = "{certificates.keystore("broker", HOSTS)}"',
         f'"listener.name.sasl_ssl.sasl.enabled.mechanisms" = "{",".join((*MECHANISMS, "PLAIN"))}"',
@@ -101,6 +99,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(cluster, addresses, certificates.truststore)
     finally:
         end(cluster)
+
+
+def with_listeners(line: str, change: Callable[[list[str]], list[str]]) -> str:
+    """The line of the listeners in broker.toml, with others."""
+    name, _, given = line.partition(" = ")
+    assert name == '"listeners"'
+    return f"{name} = {json.dumps(change(json.loads(given)))}"
 
 
 @every_way
@@ -275,3 +280,23 @@ def test_commands_take_a_command_config(secured: Secured, tmp_path: Path) -> Non
         assert code == 1
         assert error.startswith("kreplog: Authentication failed")
         assert error.count("\n") == 1
+
+
+def test_a_cluster_whose_only_listener_has_sasl_starts(tmp_path: Path) -> None:
+    """And stops: whoever starts it has no credentials of a client, but is the user of its brokers."""
+    cluster = LocalCluster.create(tmp_path / "c", [0, 1], 0, GROUPS[2:])
+    for broker in cluster.brokers:
+        file = cluster.home(broker) / "broker.toml"
+        first, listeners, *lines = file.read_text().splitlines()
+        listeners = with_listeners(listeners, lambda given: [f"SASL_PLAINTEXT://{given[0]}"])
+        file.write_text("\n".join([first, listeners, *lines, ""]))
+    with cluster.store_session() as session:
+        put_user(session, new_credentials("alice", PASSWORD, MECHANISMS, 4096))
+    try:
+        cluster.start()
+        assert {status.state for status in cluster.status()} == {"serving"}
+        security = ClientSecurity.of(Secured(cluster, {}, "").client()).of_kafka_python()
+        with closing(kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap(), **security)) as producer:
+            assert producer.send("new", b"value").get(WITHIN_S).offset == 0
+    finally:
+        end(cluster)
