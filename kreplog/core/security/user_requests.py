@@ -62,8 +62,10 @@ Changes = dict[str, ScramCredential | None]
 
 
 def changes_of(alterations: Iterable[CredentialDeletion | CredentialUpsertion]) -> Changes:
-    """The changes of one user. Raises UnacceptableCredentialError, UnsupportedMechanismError, DuplicateResourceError,
-    with Kafka's messages where Kafka has the error."""
+    """The changes of one user; of several mechanisms in one request, too, which Kafka refuses.
+
+    Raises UnacceptableCredentialError, UnsupportedMechanismError, DuplicateResourceError, with Kafka's messages where
+    Kafka has the error."""
     changes: Changes = {}
     for alteration in alterations:
         check_name(alteration.user)
