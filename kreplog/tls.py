@@ -40,11 +40,13 @@ class TlsSettings:
     """Kafka's settings of TLS. Files are PEM: neither JKS nor PKCS12.
 
     keystore: path of a file with the private key and the certificate with its chain. key_password: of that key, if it
-    is encrypted. keystore_type, truststore_type: PEM. truststore: path of the certificates of the CAs that the other
-    end's certificate must come from; None: those of the system, for a client. client_auth: whether a listener wants
-    certificates of clients. protocols: the versions that are offered. cipher_suites: by the names of the IANA; empty:
-    those of OpenSSL. endpoint_identification: "https": the certificate of a server must name its host; "": it need not.
-    principal_mapping_rules: make a principal's name from the subject of a client's certificate, the first that matches.
+    is encrypted.
+    keystore_type, truststore_type: the format of these files; PEM alone is known.
+    truststore: path of the certificates of the CAs that the other end's certificate must come from; None: those of the
+    system, for a client. client_auth: whether a listener wants certificates of clients. protocols: the versions that
+    are offered. cipher_suites: by the names of the IANA; empty: those of OpenSSL. endpoint_identification: "https": the
+    certificate of a server must name its host; "": it need not. principal_mapping_rules: make a principal's name from
+    the subject of a client's certificate, the first that matches.
     """
 
     keystore: str | None = None
