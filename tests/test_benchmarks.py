@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -241,6 +242,12 @@ def test_following_runs(tmp_path: Path) -> None:
     printed = python("-m", "benchmarks.bench_follow", "--quick", "--directory", str(tmp_path))
     assert all(channel.name in printed for channel in CHANNELS), "each takes part, or the reason why not is printed"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tls_is_measured_beside_plaintext(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_tls", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
+    for row in ("produce", "consume", "connect"):
+        assert re.search(rf"{row}, .*PLAINTEXT.*SSL.*TLS to plaintext", printed)
 
 
 def test_queues_run(tmp_path: Path) -> None:

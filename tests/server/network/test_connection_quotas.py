@@ -11,10 +11,11 @@ import pytest
 from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
+from kreplog.server.network.connections import ListeningSocket
 from kreplog.server.network.serving import Limits, Server
 from tests.certificates import Certificates
 from tests.server.loop import run, until
-from tests.server.network.test_tls import Echo, exchange, trusting
+from tests.server.network.tls_clients import Echo, exchange, trusting
 
 ANYWHERE = Listener("127.0.0.1", 0)
 
@@ -135,14 +136,19 @@ def test_a_rate_lets_as_many_pass_at_once_as_in_a_second() -> None:
 
 def test_connections_above_the_rate_wait_and_are_served() -> None:
     async def scenario() -> None:
-        serving = Server(Limits(1 << 20, 100, 1 << 20, max_creation_rate=100))
-        address = serving.listen(ANYWHERE, creation_rate=20)
-        clients = [socket.create_connection((address.host, address.port)) for _ in range(30)]
-        await until(lambda: serving.connections == 20)
-        await until(lambda: serving.connections == 30)
-        for client in clients:
-            client.close()
-        serving.close()
+        now_s = [0.0]
+        accepted: list[socket.socket] = []
+        listening = ListeningSocket(ANYWHERE, accepted.append, [ConnectionRate(20, lambda: now_s[0])])
+        address = listening.address.host, listening.address.port
+        clients = [socket.create_connection(address) for _ in range(30)]
+        await until(lambda: len(accepted) == 20)
+        now_s[0] = 0.25
+        await until(lambda: len(accepted) == 25)
+        now_s[0] = 10.0
+        await until(lambda: len(accepted) == 30)
+        for sock in (*clients, *accepted):
+            sock.close()
+        listening.close()
 
     run(scenario)
 
