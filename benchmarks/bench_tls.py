@@ -16,12 +16,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
@@ -29,7 +31,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 RECORD_BYTES = 1000
 WITHIN_S = 120.0
 
-Settings = dict[str, str]
+Settings = dict[str, str | int | float | bool]
 
 
 def with_both_listeners(directory: Path) -> tuple[LocalCluster, dict[str, Settings]]:
@@ -55,7 +57,7 @@ def with_both_listeners(directory: Path) -> tuple[LocalCluster, dict[str, Settin
 
 def produce(settings: Settings, topic: str, values: list[bytes]) -> float:
     """Records in a second."""
-    producer = Producer({**settings, "acks": "all", "linger.ms": 5, "queue.buffering.max.kbytes": 1 << 20})
+    producer = Producer({**settings, "acks": "all", "linger.ms": 5, "queue.buffering.max.messages": 1 << 20})
     producer.list_topics(topic, WITHIN_S)
     began = time.perf_counter()
     for value in values:
@@ -75,7 +77,7 @@ def consume(settings: Settings, topic: str, values: list[bytes]) -> float:
         for message in consumer.consume(len(values) - count, WITHIN_S):
             if message.error():
                 raise RuntimeError(message.error())
-            digest.update(message.value())
+            digest.update(message.value() or b"")
             count += 1
     took = time.perf_counter() - began
     consumer.close()
@@ -97,7 +99,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny: shows that it works, not how fast it is.")] = False,
     directory: Annotated[Path | None, typer.Option(help="Where the cluster is made.")] = None,
 ) -> None:
-    values = [number.to_bytes(8, "big") * (RECORD_BYTES // 8) for number in range(2000 if quick else 200_000)]
+    values = [number.to_bytes(8, "big") * (RECORD_BYTES // 8) for number in range(2000 if quick else 100_000)]
     connections = 5 if quick else 50
     rates: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(dir=directory) as folder:
@@ -111,9 +113,9 @@ def main(
                     admin = AdminClient(clients[name])
                     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(WITHIN_S)
                     work: dict[str, Callable[[], float]] = {
-                        "produce, records/s": lambda n=name, t=topic: produce(clients[n], t, values),
-                        "consume, records/s": lambda n=name, t=topic: consume(clients[n], t, values),
-                        "connect, connections/s": lambda n=name: connect(clients[n], connections),
+                        "produce, records/s": partial(produce, clients[name], topic, values),
+                        "consume, records/s": partial(consume, clients[name], topic, values),
+                        "connect, connections/s": partial(connect, clients[name], connections),
                     }
                     for row, run in work.items():
                         rates.setdefault(row, {}).setdefault(name, []).append(run())

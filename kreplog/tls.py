@@ -28,6 +28,9 @@ CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required"
 RECORD_BYTES = 16 << 10
 """Maximum of plaintext in a record of TLS (RFC 8446, section 5.1); OpenSSL writes one in each call."""
 
+MAX_RECORDS = 64
+"""Maximum of records that one call of TlsSocket.recv_into decrypts: clients may send ones of a few bytes."""
+
 MAX_SEND_BYTES = 256 << 10
 """Maximum of bytes that one call of TlsSocket.sendmsg encrypts."""
 
@@ -252,14 +255,14 @@ class TlsSocket(ssl.SSLSocket):
         view = memoryview(buffer)
         size = 0
         try:
-            while size < len(view):
+            for _ in range(MAX_RECORDS):
+                if size == len(view):
+                    break
                 count = super().recv_into(view[size:], len(view) - size)
                 if not count:
                     self._ended = True
                     break
                 size += count
-                if count < RECORD_BYTES and not self.pending():
-                    break  # of a record that is not full: it is rare that another has arrived behind it
         except ssl.SSLWantReadError:
             if not size:
                 raise BlockingIOError from None
