@@ -26,11 +26,19 @@ _FORGOTTEN = {
 
 
 class _Belief(NamedTuple):
-    """A member's belief about what it owns, and until when."""
+    """A member's belief about what it owns, and until when. broker: the last coordinator that said so; earlier: others
+    before it."""
 
     member_id: str
     owned: frozenset[str]
     until_ms: int
+    broker: int
+    earlier: frozenset[int] = frozenset()
+
+    def may_have_expired_at(self, broker: int) -> bool:
+        """Whether that coordinator was replaced by another, and may have missed the member until it knew: it counts
+        what it appended meanwhile once it leads again, as in Kafka."""
+        return broker != self.broker and broker in self.earlier
 
 
 class ConsumerGroupChecker:
@@ -60,11 +68,13 @@ class ConsumerGroupChecker:
 
     def _owned(self, event: PartitionsOwned) -> None:
         before = self._beliefs.get(event.client)
+        same = before if before is not None and before.member_id == event.member_id else None
         until_ms = event.until_ms
         if event.broker != self._leader_of(event.partition):
-            same = before is not None and before.member_id == event.member_id
-            until_ms = before.until_ms if before is not None and same else 0
-        belief = self._beliefs[event.client] = _Belief(event.member_id, frozenset(event.owned), until_ms)
+            until_ms = 0 if same is None else same.until_ms
+        earlier = frozenset[int]() if same is None else same.earlier | {same.broker}
+        belief = _Belief(event.member_id, frozenset(event.owned), until_ms, event.broker, earlier)
+        self._beliefs[event.client] = belief
         if belief.owned and (before is None or before.owned != belief.owned):
             self.counts["ownerships"] += 1
         for client, other in self._beliefs.items():
@@ -77,7 +87,7 @@ class ConsumerGroupChecker:
         belief = self._beliefs.pop(event.client, None)
         if belief is None or belief.member_id != event.member_id or event.epoch <= 0:
             return
-        leads = event.broker == self._leader_of(event.partition)
+        leads = event.broker == self._leader_of(event.partition) and not belief.may_have_expired_at(event.broker)
         if leads and event.error in _FORGOTTEN and event.at_ms < belief.until_ms:
             text = f"{event.client} is refused as {event.member_id} in epoch {event.epoch}: {event.error}"
             self._violate("epoch lost", text, event)

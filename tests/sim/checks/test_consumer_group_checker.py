@@ -74,6 +74,18 @@ def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed, error: str) 
     assert observed.kinds == ["epoch lost"]
 
 
+def test_a_coordinator_that_leads_again_may_have_expired_a_member(observed: Observed) -> None:
+    """It was replaced without knowing, and missed the member, whose heartbeats went to its successor."""
+    for broker in (LEADER, 2):
+        observed.owns("a", broker, "t-0", broker=broker)
+    observed.fenced("a", 10)
+    assert observed.kinds == []
+    observed.owns("a", 20, "t-0", broker=2)
+    observed.owns("a", 30, "t-0")
+    observed.fenced("a", 40)
+    assert observed.kinds == ["epoch lost"], "it has heard the member since"
+
+
 def test_commits_are_of_the_present_epoch(observed: Observed) -> None:
     for latest, error in ((3, "NONE"), (4, "STALE_MEMBER_EPOCH"), (-1, "UNKNOWN_MEMBER_ID")):
         observed.checker.observe(EpochCommitted(0, HOME, "", "a", "a-1", 3, latest, error))
