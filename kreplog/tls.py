@@ -128,7 +128,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
         try:
             # Without a password OpenSSL would read one from the terminal.
             context.load_cert_chain(settings.keystore, password=settings.key_password or "")
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise UsageError(
                 f"ssl.keystore.location = {settings.keystore}: {_reason(error)}: it must have the private key and then "
                 "the certificate with its chain, in PEM; ssl.key.password decrypts the key",
@@ -138,7 +138,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
         _check_readable("ssl.truststore.location", settings.truststore)
         try:
             context.load_verify_locations(settings.truststore)
-        except ssl.SSLError as error:
+        except OSError as error:
             raise UsageError(
                 f"ssl.truststore.location = {settings.truststore}: {_reason(error)}: it must have certificates in PEM",
                 path=settings.truststore,
@@ -189,8 +189,9 @@ def _check_readable(name: str, path: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's reason, without the place in its source."""
-    return str(getattr(error, "reason", None) or error).replace("_", " ").lower() or "it is not PEM"
+    """OpenSSL's reason, without the place in its source, or the system's."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+    return str(reason).replace("_", " ").lower() or "it is not PEM"
 
 
 class ReloadedContext:

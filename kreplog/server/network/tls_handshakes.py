@@ -23,8 +23,8 @@ from kreplog.tls import TlsSocket, accept_tls
 _log = logging.getLogger("kreplog.server")
 
 MAX_TLS_HANDSHAKES = 256
-"""Maximum of TLS handshakes at a time, and a quarter of max.connections where that is less. For another one, that which
-has waited for its client for longest is ended."""
+"""Maximum of TLS handshakes at a time, and a quarter of max.connections where that is less. For another one, the oldest
+that waits for its client's first bytes is ended, or else the oldest that waits for its client."""
 
 THREADS = 2
 
@@ -71,8 +71,10 @@ class TlsHandshakes:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _end_oldest(self) -> bool:
-        """End the oldest handshake that waits for its client; False if all are worked on."""
-        victim = next((task for task, handshake in self._handshakes.items() if not handshake.is_worked_on), None)
+        """End the oldest handshake that waits for its client, of those whose client has sent nothing yet if there are
+        any; False if all are worked on."""
+        waiting = (task for task, handshake in self._handshakes.items() if not handshake.is_worked_on)
+        victim = min(waiting, key=lambda task: self._handshakes[task].has_begun, default=None)
         if victim is None:
             return False
         del self._handshakes[victim]  # now, since the task ends in a later iteration
@@ -133,6 +135,11 @@ class _Handshake:
         self.sock = sock
         self.step: Future[Wanted | None] | None = None
         self._failed = failed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has sent something."""
+        return isinstance(self.sock, TlsSocket)
 
     @property
     def is_worked_on(self) -> bool:

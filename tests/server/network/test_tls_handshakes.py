@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network.serving import Limits, Server
+from kreplog.server.network.tls_handshakes import TlsHandshakes
 from kreplog.tls import TlsSettings, TlsSocket, server_context
 from tests.certificates import HOSTS, Certificates
 from tests.faults.forked import result_of
@@ -157,6 +158,11 @@ def test_half_a_handshake_ends_at_its_timeout(certificates: Certificates, caplog
     assert "it took longer than ssl.handshake.timeout.ms = 50" in caplog.text
 
 
+def all_wait(handshakes: TlsHandshakes) -> bool:
+    """Whether all clients have sent something, and the server waits for more."""
+    return all(isinstance(each.sock, TlsSocket) and not each.is_worked_on for each in handshakes._handshakes.values())
+
+
 def test_half_handshakes_are_bounded_and_a_whole_one_passes_among_them(certificates: Certificates) -> None:
     async def scenario() -> None:
         echo = Echo(certificates, Limits(1 << 20, 100, 1 << 20, max_connections=32))
@@ -165,16 +171,34 @@ def test_half_handshakes_are_bounded_and_a_whole_one_passes_among_them(certifica
             sock.sendall(b"\x16\x03\x01\x02\x00")
         handshakes = echo.server.tls_handshakes
         await until(lambda: handshakes.failed == 32)
-
-        def all_wait() -> bool:
-            waiting = handshakes._handshakes.values()
-            return all(isinstance(each.sock, TlsSocket) and not each.is_worked_on for each in waiting)
-
-        await until(all_wait)
+        await until(partial(all_wait, handshakes))
         assert echo.server.tls_handshakes.in_flight == 8
         await exchange(echo, trusting(certificates))
         assert echo.server.tls_handshakes.in_flight == 7
         for sock in waiting:
+            sock.close()
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_silent_connections_end_no_handshake_that_waits_for_its_client(certificates: Certificates) -> None:
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        handshakes = echo.server.tls_handshakes
+        handshakes._most = 8
+        client = Ciphertext(echo, trusting(certificates))
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        client.sock.sendall(client.outgoing.read())  # ClientHello
+        client.incoming.write(await aside(lambda: client.sock.recv(65536)))
+        await until(partial(all_wait, handshakes))
+        silent = [socket.create_connection(echo.address) for _ in range(40)]
+        await until(lambda: handshakes.failed == 33)
+        await aside(client.shake_hands)
+        client.sock.sendall(client.encrypted(request(b"x")))
+        await until(lambda: len(echo.contexts) == 1)
+        for sock in [*silent, client.sock]:
             sock.close()
         echo.server.close()
 
@@ -277,7 +301,17 @@ def test_certificates_are_reloaded_and_half_written_ones_are_not(certificates: C
             assert await serial(trusting(files)) == first
         keystore.unlink()
         assert "cannot be read" in (echo.tls.context.reload() or "")
+        keystore.mkdir()
+        assert f"{keystore}: is a directory" in (echo.tls.context.reload() or "")
+        keystore.rmdir()
+        truststore = Path(files.truststore)
+        authorities = truststore.read_bytes()
+        truststore.unlink()
+        truststore.mkdir()
         keystore.write_bytes(new)
+        assert "ssl.truststore.location" in (echo.tls.context.reload() or "")
+        truststore.rmdir()
+        truststore.write_bytes(authorities)
         assert echo.tls.context.reload() == ""
         assert echo.tls.context.reload() is None
         assert await serial(trusting(files)) != first
