@@ -77,7 +77,8 @@ class BrokerSettings:
     internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
     the first log directory. internal_protocol: of that listener, for a TCP address: PLAINTEXT or SSL. key_file: the
     cluster's key, which authenticates connections to an internal TCP listener.
-    allow_plaintext_remote: allow PLAINTEXT listeners, and metrics.listener, on other than loopback addresses.
+    allow_plaintext_remote: allow PLAINTEXT listeners, metrics.listener, and without an authorizer SSL listeners that
+    require no certificate of clients, on other than loopback addresses.
     authorizer: STANDARD_AUTHORIZER, which authorizes the requests of clients by ACLs; "" for none: all may do
     everything. super_users: principals, separated by semicolons, that may do everything whatever the ACLs.
     allow_everyone: everybody may do everything to a resource without any ACL.
@@ -321,8 +322,8 @@ def _check_internal(settings: BrokerSettings) -> None:
 
 
 def _check_listeners(settings: BrokerSettings) -> None:
-    """Raise UsageError for a remote plaintext listener without allow.plaintext.remote, or one that clients cannot
-    connect to."""
+    """Raise UsageError for a remote listener that is open to all without allow.plaintext.remote, or one that clients
+    cannot connect to."""
     check_listeners(settings.listeners, settings.advertised)
     names = {listener.name for listener in settings.listeners}
     for name, own in settings.listener_values.items():
@@ -338,13 +339,22 @@ def _check_listeners(settings: BrokerSettings) -> None:
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))
     for name, listener in given:
-        open_to_all = listener.security_protocol is SecurityProtocol.PLAINTEXT
-        if listener.host and open_to_all and not settings.allow_plaintext_remote and not is_loopback(listener.host):
+        remote = listener.host and not is_loopback(listener.host)
+        if remote and not settings.allow_plaintext_remote and _is_open_to_all(settings, listener):
             access = "read and write all topics" if name == "listeners" else "read the metrics"
+            encrypts = listener.security_protocol.encrypts
+            advice = "set ssl.client.auth = required, or authorizer.class.name, or " if encrypts else ""
             raise UsageError(
                 f"{name} = {listener}: {listener.host} is not a loopback address, and whoever connects to it may "
-                f"{access}; set allow.plaintext.remote = true to allow that"
+                f"{access}; {advice}set allow.plaintext.remote = true to allow that"
             )
+
+
+def _is_open_to_all(settings: BrokerSettings, listener: Listener) -> bool:
+    """Whether whoever connects may send requests: in plaintext, or with TLS and neither certificate nor authorizer."""
+    if listener.security_protocol is SecurityProtocol.SSL:
+        return tls_settings(settings, listener.name).client_auth != "required" and not settings.authorizer
+    return listener.security_protocol is SecurityProtocol.PLAINTEXT
 
 
 def tls_settings(settings: BrokerSettings, listener: str) -> TlsSettings:

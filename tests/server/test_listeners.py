@@ -14,7 +14,7 @@ from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
 from kreplog.server.listeners import Listener, endpoints
 from kreplog.server.network.peers import Peer
-from kreplog.server.settings import given_value, load, tls_settings
+from kreplog.server.settings import STANDARD_AUTHORIZER, given_value, load, tls_settings
 from kreplog.tls import TlsSettings
 from kreplog.types import (
     BrokerRegistration,
@@ -226,5 +226,29 @@ def test_listeners_have_settings_of_their_own_over_those_of_all(tmp_path: Path) 
     assert "secret" not in repr(settings)
 
 
-def test_a_listener_with_tls_may_be_on_other_addresses_than_loopback() -> None:
-    assert loaded(listeners="SSL://192.0.2.1:1").listeners[0].security_protocol is SecurityProtocol.SSL
+REMOTE_TLS: dict[str, Any] = {"listeners": "SSL://192.0.2.1:1", "ssl.truststore.location": "/ca.pem"}
+
+
+@pytest.mark.parametrize("client_auth", ["none", "requested"])
+def test_a_listener_with_tls_that_is_open_to_all_is_refused_on_other_addresses_than_loopback(client_auth: str) -> None:
+    expected = r"192\.0\.2\.1 is not a loopback address.* set ssl\.client\.auth = required, or authorizer\.class"
+    for name in ("ssl.client.auth", "listener.name.ssl.ssl.client.auth"):
+        with pytest.raises(UsageError, match=expected):
+            loaded(**REMOTE_TLS, **{name: client_auth})
+    with pytest.raises(UsageError, match=expected):
+        loaded(**REMOTE_TLS, **{"ssl.client.auth": "required", "listener.name.ssl.ssl.client.auth": client_auth})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssl.client.auth": "required"},
+        {"listener.name.ssl.ssl.client.auth": "required"},
+        {"authorizer.class.name": STANDARD_AUTHORIZER},
+        {"allow.plaintext.remote": True},
+        {"listeners": "SASL_SSL://192.0.2.1:1"},
+        {"listeners": "SSL://127.0.0.1:1"},
+    ],
+)
+def test_a_listener_with_tls_may_be_on_other_addresses_than_loopback(given: dict[str, Any]) -> None:
+    assert loaded(**{**REMOTE_TLS, **given}).listeners[0].security_protocol.encrypts
