@@ -1,8 +1,8 @@
 """SaslHandlers: SaslHandshake and SaslAuthenticate, by the SaslConnection of each connection.
 
 PLAIN takes milliseconds of CPU for a password, so that it is checked in a thread, one at a time: a flood of attempts
-delays only others by PLAIN. A connection that fails is answered and closed after connection.failed.authentication.
-delay.ms.
+delays only others by PLAIN, and no attempt outlives its connection in the queue. A connection that fails is answered
+and closed after connection.failed.authentication.delay.ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kreplog.core.security.sasl import (
     SaslConnection,
     SaslMechanism,
 )
-from kreplog.core.security.scram import SCRAM_MECHANISMS, ScramMechanism, ScramServer
+from kreplog.core.security.scram import MAX_MESSAGE_BYTES, SCRAM_MECHANISMS, ScramMechanism, ScramServer
+from kreplog.errors import PeerProtocolError
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.network.connections import Frame
@@ -37,17 +38,24 @@ _log = logging.getLogger("kreplog.server")
 
 _NONCE_BYTES = 24
 
+_MAX_ENTRIES = 16
+"""Maximum of entries, which all are unknown tags, in a request of somebody who may not be authenticated."""
+
 
 class SaslHandlers:
     """Handlers of the requests of SASL. start: runs work in a task."""
 
     def __init__(
-        self, cache: CredentialCache, settings: BrokerSettings, start: Callable[[Awaitable[None]], Any]
+        self,
+        cache: CredentialCache,
+        settings: BrokerSettings,
+        start: Callable[[Awaitable[None]], asyncio.Task[None]],
     ) -> None:
         self._cache = cache
         self._settings = settings
         self._start = start
         self._pool = ThreadPoolExecutor(1, "kreplog-passwords")
+        self._turn = asyncio.Lock()
         users = cache.credentials
         self._mechanisms = {
             name: SaslMechanism(partial(self._scram, scram)) for name, scram in SCRAM_MECHANISMS.items()
@@ -65,7 +73,7 @@ class SaslHandlers:
         return ScramServer(mechanism, partial(self._cache.credentials.find, mechanism), nonce)
 
     def handshake(self, context: RequestContext, frame: Frame) -> None:
-        request = generic.decode_request(frame, context.header)
+        request = generic.decode_request(frame, context.header, _MAX_ENTRIES)
         sasl = context.client.sasl
         response = ILLEGAL_HANDSHAKE
         if sasl is not None:
@@ -79,25 +87,29 @@ class SaslHandlers:
 
     def authenticate(self, context: RequestContext, frame: Frame) -> None:
         raw = context.client.expects_raw_token
-        token = bytes(frame) if raw else generic.decode_request(frame, context.header).auth_bytes
+        token = bytes(frame) if raw else generic.decode_request(frame, context.header, _MAX_ENTRIES).auth_bytes
+        if len(token) > MAX_MESSAGE_BYTES:
+            raise PeerProtocolError(f"a token of SASL of {len(token)} bytes: {MAX_MESSAGE_BYTES} at most")
         sasl = context.client.sasl
         if sasl is None:
             self._respond(context, ILLEGAL_AUTHENTICATE, raw)
         elif sasl.is_costly or not self._cache.loaded.is_set():
             context.hold(len(token))
-            self._start(self._authenticate_later(context, sasl, token, raw))
+            context.client.authentication = self._start(self._authenticate_later(context, sasl, token, raw))
         else:
             self._respond(context, sasl.authenticate(token, monotonic_ms()), raw)
 
     async def _authenticate_later(self, context: RequestContext, sasl: SaslConnection, token: bytes, raw: bool) -> None:
-        """Authenticate once the users are known; in a thread where that takes long. Later requests wait, since the
-        connection is held."""
+        """Authenticate once the users are known; in a thread where that takes long, when it is its turn. Later requests
+        wait, since the connection is held."""
         try:
             await self._cache.loaded.wait()
-            if context.client.closed:
-                return
-            work = partial(sasl.authenticate, token, monotonic_ms())
-            response = await asyncio.get_running_loop().run_in_executor(self._pool, work) if sasl.is_costly else work()
+            if sasl.is_costly:
+                async with self._turn:
+                    work = partial(sasl.authenticate, token, monotonic_ms())
+                    response = await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            else:
+                response = sasl.authenticate(token, monotonic_ms())
             self._respond(context, response, raw)
         except Exception:
             _log.exception("%s: SASL failed; its connection is closed", context.client.peer)

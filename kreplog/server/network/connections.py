@@ -87,29 +87,33 @@ def own_bytes(buffers: Iterable[Buffer]) -> int:
 class ConnectionMemory:
     """The memory of all connections: incomplete requests, and responses that clients have not read yet.
 
-    When the account is exceeded, the connections that have held memory for longest are closed: a client that sends and
-    reads holds it only for moments. Connections may always hold a quarter of the limit, so that other charges never
+    When the account is exceeded, connections are closed: those that are not proved first, so that a flood of them ends
+    no other, and then those that have held memory for longest: a client that sends and reads holds it only for moments.
+    Connections may always hold a quarter of the limit, so that other charges never
     close the connections of all clients.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
         self._account = account
-        self._holders: dict[Connection, int] = {}  # the one that has held memory for longest first
+        # The connection that has held memory for longest first; by Connection.is_proved.
+        self._holders: dict[bool, dict[Connection, int]] = {False: {}, True: {}}
 
     def charge(self, connection: Connection, size: int) -> None:
         """Set the bytes that a connection holds; it may be closed for it."""
-        self._account.held[ACCOUNT] += size - self._holders.get(connection, 0)
+        holders = self._holders[connection.is_proved]
+        self._account.held[ACCOUNT] += size - holders.get(connection, 0)
         if size:
-            self._holders[connection] = size
+            holders[connection] = size
         else:
-            self._holders.pop(connection, None)
+            holders.pop(connection, None)
         while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
-            victim = next(iter(self._holders))
+            victim, victim_bytes = next(iter((self._holders[False] or self._holders[True]).items()))
             _log.warning(
-                "%s is closed: it has held memory for longest of all connections, %d bytes; connections hold %d bytes, "
-                "and all holders more than queued.max.request.bytes = %d",
+                "%s is closed: it has held memory for longest of all connections%s, %d bytes; connections hold %d "
+                "bytes, and all holders more than queued.max.request.bytes = %d",
                 victim.peer,
-                self._holders[victim],
+                "" if victim.is_proved else " without a request or a login",
+                victim_bytes,
                 self.held,
                 self._account.limit,
             )
@@ -117,7 +121,13 @@ class ConnectionMemory:
 
     def release(self, connection: Connection) -> None:
         """A connection is closed."""
-        self._account.held[ACCOUNT] -= self._holders.pop(connection, 0)
+        self._account.held[ACCOUNT] -= self._holders[connection.is_proved].pop(connection, 0)
+
+    def proved(self, connection: Connection) -> None:
+        """A connection is proved from now on."""
+        size = self._holders[False].pop(connection, 0)
+        if size:
+            self._holders[True][connection] = size
 
     @property
     def held(self) -> int:
@@ -132,6 +142,7 @@ class Connection:
     called once, when either end closes it. memory: charged for its buffers. trusting: as of FrameReader, and long
     frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock. max_sends: of
     calls that send before the event loop serves others; for a plain socket, which buffers what they send, no limit.
+    is_proved: it is of a client, and not of somebody who only connects; of those, memory is taken away first.
     """
 
     max_sends = sys.maxsize
@@ -166,6 +177,7 @@ class Connection:
         self._memory = memory
         self._charged = False
         self._held_bytes = 0
+        self.is_proved = False
         self.active_at = monotonic()
         self.queued_bytes = 0
         self.on_drained: Callable[[], None] | None = None
@@ -189,6 +201,12 @@ class Connection:
     def limit_frames(self, max_frame_bytes: int) -> None:
         """Set the maximum size of the frames that begin from now on."""
         self._frames.limit = max_frame_bytes
+
+    def prove(self) -> None:
+        """Set is_proved."""
+        if self._memory is not None:
+            self._memory.proved(self)
+        self.is_proved = True
 
     # In
 

@@ -2,7 +2,8 @@
 
 A connection over its limit on requests in flight, or on queued bytes, is not read until it is below. Idle connections
 are closed after connections.max.idle.ms. At max.connections, a connection that has sent no request, or has not
-authenticated itself, is closed for a new one, or else the one that is idle for longest.
+authenticated itself, is closed for a new one. Where there is none, the new one is admitted, and once it has done so the
+one that is idle for longest is closed: somebody who only connects costs no client its connection.
 """
 
 from __future__ import annotations
@@ -162,8 +163,9 @@ _RAW_TOKEN = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)
 
 
 class ClientConnection:
-    """A connection that a listener accepted. has_requested: it has sent a whole request, or where there is SASL, has
-    authenticated itself. principal: whose it is. sasl: None for a listener without.
+    """A connection that a listener accepted. It is proved once it has sent a whole request, or where there is SASL, has
+    authenticated itself. principal: whose it is. sasl: None for a listener without. authentication: of a token that is
+    checked later; ended with the connection.
 
     listener: the name of its listener. security_protocol: of that listener, a SecurityProtocol of kreplog.types.
     counted_at: as of ConnectionQuotas, "" for one that it has not counted. address: that of the client, for ACLs of
@@ -184,12 +186,12 @@ class ClientConnection:
     ) -> None:
         self.counted_at = counted_at
         self.address = counted_at or "127.0.0.1"
-        self.has_requested = False
         self.internal = internal
         self.listener = listener.name
         self.security_protocol = listener.security_protocol
         self.sasl = server.sasl_of(listener) if listener.security_protocol.authenticates else None
         self.principal = principal if self.sasl is None else ANONYMOUS
+        self.authentication: asyncio.Task[None] | None = None
         self._server = server
         self._in_flight: deque[RequestContext] = deque()
         self._holds = 0
@@ -228,6 +230,8 @@ class ClientConnection:
         sasl = self.sasl
         if sasl is None:
             self._proved()
+            if self.closed:
+                return
         raw = self.expects_raw_token
         header = _RAW_TOKEN if raw else decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
         context = RequestContext(self, header, self._connection.active_at)
@@ -253,9 +257,9 @@ class ClientConnection:
 
     def _proved(self) -> None:
         """The connection is of a client, and not of somebody who only connects."""
-        if not self.has_requested:
-            self.has_requested = True
-            self._server.first_request_received(self)
+        if not self._connection.is_proved:
+            self._connection.prove()
+            self._server.proved(self)
 
     def refuse(self, context: RequestContext, buffers: Sequence[Any]) -> None:
         """As RequestContext.refuse."""
@@ -308,6 +312,8 @@ class ClientConnection:
 
     def _on_closed(self) -> None:
         self._in_flight.clear()
+        if self.authentication is not None:
+            self.authentication.cancel()
         self._server.connection_closed(self)
 
     def close(self) -> None:
@@ -341,7 +347,7 @@ class Server:
         self._rate = ConnectionRate(limits.max_creation_rate)
         self.refused_peers = 0
         self._listening: list[ListeningSocket] = []
-        self._without_request: dict[ClientConnection, None] = {}  # the oldest first
+        self._unproved: dict[ClientConnection, None] = {}  # the oldest first
         self._clients: dict[ClientConnection, None] = {}
         self._brokers: dict[ClientConnection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
@@ -451,37 +457,26 @@ class Server:
         sock.close()
 
     def _admit(self, sock: socket.socket, at: Listener, principal: Principal, address: str) -> None:
-        clients = len(self._without_request) + len(self._clients)
-        if clients >= self.limits.max_connections and not self._close_idlest():
-            sock.close()
-            self.quotas.release(address)
-            return
+        if self._unproved and len(self._unproved) + len(self._clients) >= self.limits.max_connections:
+            self._close_for_another(next(iter(self._unproved)))
         try:
-            self._without_request[ClientConnection(sock, self, at, principal, counted_at=address)] = None
+            self._unproved[ClientConnection(sock, self, at, principal, counted_at=address)] = None
         except OSError:  # the client has closed it already
             sock.close()
             self.quotas.release(address)
         if self._sweep is None:
             self._sweep_later()
 
-    def _close_idlest(self) -> bool:
-        """Close a connection to make room for a new one; False if every one has a request in flight."""
+    def _close_for_another(self, victim: ClientConnection) -> None:
         self.refused += 1
-        victim = next(iter(self._without_request), None)
-        if victim is None:
-            idle = [(since, client) for client in self._clients if (since := client.idle_since) is not None]
-            victim = min(idle, key=lambda entry: entry[0])[1] if idle else None
         if is_power_of_two(self.refused):
             _log.warning(
                 "max.connections or the open file limit is reached at %d: %s is closed; closed since the start: %d",
                 self.connections,
-                "the newest" if victim is None else victim.peer,
+                victim.peer,
                 self.refused,
             )
-        if victim is None:
-            return False
         victim.close()
-        return True
 
     def sasl_of(self, listener: Listener) -> SaslConnection:
         if self._sasl_of is None:
@@ -495,15 +490,21 @@ class Server:
             text = "%s: failed authentication at %s: %s; failed ones since the start: %d"
             _log.warning(text, client.peer, client.listener, client.sasl.failure, self.failed_authentications)
 
-    def first_request_received(self, client: ClientConnection) -> None:
-        """A connection has sent its first request, or has authenticated itself."""
-        if client in self._without_request:
-            del self._without_request[client]
+    def proved(self, client: ClientConnection) -> None:
+        """A connection has sent its first request, or has authenticated itself; another may be closed for it, or it, if
+        every other one has a request in flight."""
+        if client not in self._unproved:
+            return
+        del self._unproved[client]
+        if len(self._clients) >= self.limits.max_connections:
+            idle = [(since, other) for other in self._clients if (since := other.idle_since) is not None]
+            self._close_for_another(min(idle, key=lambda entry: entry[0])[1] if idle else client)
+        if not client.closed:
             self._clients[client] = None
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A connection is closed."""
-        for clients in (self._without_request, self._clients, self._brokers):
+        for clients in (self._unproved, self._clients, self._brokers):
             clients.pop(client, None)
         self.quotas.release(client.counted_at)
 
@@ -513,7 +514,7 @@ class Server:
     def _close_idle(self) -> None:
         self._sweep = None
         latest = self._loop.time() - self.limits.max_idle_ms / 1000
-        for client in [*self._without_request, *self._clients, *self._brokers]:
+        for client in [*self._unproved, *self._clients, *self._brokers]:
             since = client.idle_since
             if since is not None and since <= latest:
                 _log.info("%s is closed: it has been idle for %d ms", client.peer, self.limits.max_idle_ms)
@@ -523,7 +524,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return len(self._without_request) + len(self._clients) + len(self._brokers)
+        return len(self._unproved) + len(self._clients) + len(self._brokers)
 
     def close(self) -> None:
         """Close all listeners and connections."""
@@ -533,7 +534,7 @@ class Server:
             task.cancel()
         self.tls_handshakes.close()
         self.peer_tls_handshakes.close()
-        for client in [*self._without_request, *self._clients, *self._brokers]:
+        for client in [*self._unproved, *self._clients, *self._brokers]:
             client.close()
         if self._sweep is not None:
             self._sweep.cancel()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import struct
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -262,6 +263,39 @@ def test_frames_are_small_until_a_client_is_authenticated(tmp_path: Path) -> Non
     run(work)
 
 
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_requests_of_many_entries_or_long_tokens_close_the_connection(tmp_path: Path, listener: str) -> None:
+    """The library reads tags slowly, on the event loop."""
+
+    def tagged(client: BrokerClient, count: int) -> bytes:
+        header = client.header(ApiKey.SASL_AUTHENTICATE, 2)
+        (frame,) = generic.encode_request(header, auth_bytes=b"")
+        tags = b"".join(uvarint(number) + b"\0" for number in range(count))
+        return framed(bytes(frame)[4:-1] + uvarint(count) + tags)
+
+    async def work() -> None:
+        async with brokers(tmp_path) as (broker,):
+            for count, length in ((17, 0), (120_000, 0), (0, 8193)):
+                async with connected(broker, listener) as client:
+                    await handshake(client)
+                    with pytest.raises(ConnectionError):
+                        await (token(client, bytes(length)) if length else client.send([tagged(client, count)]))
+                assert broker.server.failed_authentications == 0
+            async with connected(broker, listener) as client:
+                await handshake(client)
+                assert (await token(client, bytes(8192))).error_code != 0
+
+    run(work)
+
+
+def uvarint(number: int) -> bytes:
+    head = bytearray()
+    while number > 0x7F:
+        head.append(0x80 | number & 0x7F)
+        number >>= 7
+    return bytes(head) + bytes((number,))
+
+
 def test_garbage_in_every_state_harms_nobody(tmp_path: Path) -> None:
     """300 connections that send what a seed makes of an exchange; after that alice is served."""
 
@@ -364,13 +398,53 @@ def test_a_connection_is_authenticated_again_with_the_new_password(tmp_path: Pat
 # PLAIN
 
 
-def test_plain_by_a_unix_socket(tmp_path: Path) -> None:
-    settings = {
-        "listeners": f"127.0.0.1:0,LOCAL://unix:{tmp_path}/s",
+def plain_at(path: Path) -> dict[str, Any]:
+    """Settings of a listener of PLAIN."""
+    return {
+        "listeners": f"127.0.0.1:0,LOCAL://unix:{path}",
         "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,LOCAL:SASL_PLAINTEXT",
         "sasl_enabled_mechanisms": "PLAIN",
     }
 
+
+def test_attempts_by_plain_wait_no_longer_than_their_connections(tmp_path: Path) -> None:
+    calls: list[str] = []
+    checked = threading.Event()
+
+    def is_password(user: str, password: str) -> bool:
+        calls.append(user)
+        return not checked.wait(20)
+
+    async def work() -> None:
+        async with brokers(tmp_path, max_connections=10, **plain_at(tmp_path / "s")) as (broker,):
+            broker.user_credentials.credentials.is_password = is_password  # type: ignore[method-assign]  # slower
+            requests = BrokerClient(("", 0), 1)
+            frames = [
+                *generic.encode_request(requests.header(ApiKey.SASL_HANDSHAKE, 1), mechanism="PLAIN"),
+                *generic.encode_request(
+                    requests.header(ApiKey.SASL_AUTHENTICATE, 2), auth_bytes=plain_message("a", "b")
+                ),
+            ]
+            writers = []
+            for _ in range(200):
+                _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+                writers.append(writer)
+                before = set(broker.api._tasks)
+                writer.write(b"".join(map(bytes, frames)))
+                while broker.api._tasks <= before:
+                    await asyncio.sleep(0)
+                assert len(broker.api._tasks) <= 11
+            checked.set()
+            while broker.api._tasks:
+                await asyncio.sleep(0.001)
+            assert 0 < len(calls) <= 11
+            for writer in writers:
+                writer.close()
+
+    run(work)
+
+
+def test_plain_by_a_unix_socket(tmp_path: Path) -> None:
     async def attempt(data: bytes, version: int) -> bytes | str | None:
         reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
         requests = BrokerClient(("", 0), 1)
@@ -392,7 +466,7 @@ def test_plain_by_a_unix_socket(tmp_path: Path) -> None:
         return response if version == 0 else message
 
     async def work() -> None:
-        async with brokers(tmp_path, **settings):
+        async with brokers(tmp_path, **plain_at(tmp_path / "s")):
             assert await attempt(plain_message("alice", "pencil"), 1) is None
             assert await attempt(plain_message("alice", "pencil"), 0) == b""
             for user in ("alice", "carol"):

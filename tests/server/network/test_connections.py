@@ -446,6 +446,28 @@ def test_a_flood_of_frames_that_never_end_is_bounded(sent: int, figure: Callable
     run(work)
 
 
+def test_a_flood_of_those_who_only_connect_ends_no_client() -> None:
+    """One that has held memory for longest of all, and goes on with its request after the flood."""
+
+    async def work() -> None:
+        echo = Echo(Limits(100 << 20, 100, 1 << 20, 16 << 20))
+        with echo.connect() as sound, contextlib.ExitStack() as stack:
+            await is_served(sound, echo, 1)
+            large = request(2, bytes(5 << 20))
+            await asyncio.get_running_loop().sock_sendall(sound, large[:-1])
+            await until(lambda: echo.server.memory.held > 0)
+            start = struct.pack(">i", 100 << 20) + bytes(70_000)
+            for _ in range(600):
+                stack.enter_context(contextlib.closing(echo.connect())).sendall(start)
+                await asyncio.sleep(0)
+            await until(lambda: echo.server.connections < 300)
+            sound.sendall(large[-1:])
+            await until(lambda: len(echo.seen) == 2)
+        echo.server.close()
+
+    run(work)
+
+
 def test_unread_responses_are_bounded(figure: Callable[[str], None]) -> None:
     async def work() -> None:
         limit = 16 << 20
@@ -575,7 +597,9 @@ def test_the_connection_idle_for_longest_is_closed_for_a_new_one() -> None:
             await until(lambda: len(echo.seen) == 1)
             for sock in (idle, lively):
                 await is_served(sock, echo, 2)
-            with echo.connect() as late:
+            with echo.connect() as silent, echo.connect() as late:
+                assert await receive(silent, 1) == b""  # which ends no other
+                assert echo.server.connections == 4
                 await is_served(late, echo, 3)
             assert await receive(idle, 1) == b""
             echo.seen[0].respond([b"late"])
@@ -584,6 +608,26 @@ def test_the_connection_idle_for_longest_is_closed_for_a_new_one() -> None:
         echo.server.close()
 
     run(work)
+
+
+def test_a_new_connection_is_closed_where_all_others_have_requests_in_flight() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 100, 1 << 20, max_connections=2))
+        with echo.connect() as first, echo.connect() as second:
+            for number, sock in enumerate((first, second), 1):
+                sock.sendall(request(number))
+                await until(partial(_has_seen, echo, number))
+            with echo.connect() as late:
+                late.sendall(request(3))
+                assert await receive(late, 1) == b""
+            assert (len(echo.seen), echo.server.connections) == (2, 2)
+        echo.server.close()
+
+    run(work)
+
+
+def _has_seen(echo: Echo, number: int) -> bool:
+    return len(echo.seen) == number
 
 
 def test_idle_connections_are_closed_but_not_those_with_a_request_in_flight() -> None:
