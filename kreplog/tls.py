@@ -1,7 +1,8 @@
 """TLS by the standard library: contexts from PEM files under Kafka's names of settings, and sockets of it.
 
-A context offers TLS 1.2 and 1.3, without compression, renegotiation and, on a server, sessions of TLS 1.3 to resume: a
-client's certificate is verified in each connection. A TlsSocket has the calls of a plain non-blocking socket.
+A context offers TLS 1.2 and 1.3, without compression, renegotiation and, on a server, sessions of TLS 1.3 to resume. In
+TLS 1.2 a client may resume a session of the same context, whose certificates were verified then, since the ssl module
+cannot switch that off. A TlsSocket has the calls of a plain non-blocking socket.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from kreplog.cluster.files import (
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
-from kreplog.cluster.tls_files import client_properties, create_certificates, with_tls
+from kreplog.cluster.tls_files import client_properties, create_authority, create_certificates, with_tls
 from kreplog.coord.base import Session
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
 from kreplog.managed_log import make_directory
@@ -136,10 +136,11 @@ class LocalCluster:
             of_brokers = [with_tls(root, broker, lines) for broker, lines in zip(brokers, of_brokers, strict=True)]
         for broker, lines in zip(brokers, of_brokers, strict=True):
             check_settings(root, broker, lines)
-        if tls:
-            create_certificates(root, brokers)
+        authority = create_authority() if tls else None
         for broker, port, lines in zip(brokers, ports, of_brokers, strict=True):
             write_broker(root, broker, port, lines)
+        if authority is not None:
+            create_certificates(root, authority, brokers)
         create_cluster_key(root)
         write_cluster(root, brokers)
         return cls(root)

@@ -43,9 +43,13 @@ def with_keystore(root: Path, broker: int, settings: Sequence[str]) -> Sequence[
     return [*settings, f'"ssl.keystore.location" = {json.dumps(str(root / "tls" / f"broker-{broker}.pem"))}']
 
 
-def create_certificates(root: Path, brokers: Iterable[int]) -> None:
-    """Write the files of a new CA, of a client, and of the brokers. Raises UsageError without the extra `tls`."""
-    authority = _authority().create(f"CA of the cluster {root.name}")
+def create_authority() -> Authority:
+    """A new CA. Raises UsageError without the extra `tls`."""
+    return _authority().create("CA of a kreplog cluster")
+
+
+def create_certificates(root: Path, authority: Authority, brokers: Iterable[int]) -> None:
+    """Write the files of a new CA, of a client, and of the brokers."""
     tls = root / "tls"
     make_directory(str(tls))
     atomic_write(str(tls / "ca.key"), authority.key_pem())
@@ -61,7 +65,8 @@ def create_certificates(root: Path, brokers: Iterable[int]) -> None:
 
 
 def add_certificates(root: Path, brokers: Iterable[int]) -> None:
-    """Write the keystores of further brokers. Raises UsageError if the CA's files cannot be read, and as above."""
+    """Write the keystores of further brokers. Raises UsageError if the CA's files cannot be read, or without the extra
+    `tls`."""
     tls = root / "tls"
     try:
         authority = _authority().load((tls / "ca.key").read_bytes(), (tls / "ca.pem").read_bytes())
@@ -71,7 +76,8 @@ def add_certificates(root: Path, brokers: Iterable[int]) -> None:
 
 
 def _issue(tls: Path, authority: Authority, brokers: Iterable[int]) -> None:
-    hosts = list(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname())))
+    names = filter(str.isascii, ("localhost", "127.0.0.1", "::1", socket.gethostname()))  # others have no DNS name
+    hosts = list(dict.fromkeys(names))
     for broker in brokers:
         name = f"broker-{broker}"
         atomic_write(str(tls / f"{name}.pem"), authority.issue(name, hosts))

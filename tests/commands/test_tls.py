@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from kreplog.client import BrokersUnreachableError, Consumer, Producer
 from kreplog.client.security import ClientSecurity
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import UsageError
+from kreplog.tls import TlsSettings, server_context
 from kreplog.types import SecurityProtocol, TopicPartition
 from tests.certificates import Certificates
 from tests.commands.conftest import Kreplog
@@ -55,6 +57,12 @@ def test_files_are_their_owners_and_clients_learn_of_theirs(kreplog: Kreplog, tm
             subprocess.run(
                 ["openssl", "verify", "-CAfile", tls / "ca.pem", tls / name], check=True, capture_output=True
             )
+
+
+def test_a_long_directory_name_and_a_host_name_beyond_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\u00f6st")
+    made = LocalCluster.create(tmp_path / ("c" * 100), [0], 0, tls=True)
+    server_context(TlsSettings(keystore=str(made.directory / "tls" / "broker-0.pem")))
 
 
 def test_commands_of_a_directory_with_tls_connect_with_its_certificates(

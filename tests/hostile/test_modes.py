@@ -161,9 +161,12 @@ def test_a_group_that_is_let_in_reads_a_log_in_a_directory_that_was_there_before
 
 
 @as_root
-def test_a_brokers_log_directory_is_open_to_its_group_and_nothing_else_of_it(open_root: Path) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_brokers_log_directory_is_open_to_its_group_and_nothing_else_of_it(open_root: Path, tls: bool) -> None:
     home = open_root / "cluster" / "broker-1"
-    LocalCluster.create(home.parent, [1], 0, [f'"log.dir.group" = "{READERS}"'])
+    if tls:
+        pytest.importorskip("cryptography", reason="needs cryptography, the extra `tls`")
+    LocalCluster.create(home.parent, [1], 0, [f'"log.dir.group" = "{READERS}"'], tls=tls)
     directory = DataDirectory(str(home / "data"), 1, "boot", str(READERS))
     folder = directory.make(TopicPartition("topic", 0), "A" * 22)
     with ManagedLog.open(folder) as log:

@@ -7,6 +7,7 @@ same, and looks like the others. So nobody can find out who is a user.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -17,11 +18,18 @@ from kreplog.core.security.scram import MIN_ITERATIONS, SCRAM_MECHANISMS, ScramC
 SALT_BYTES = 32
 """Of the credentials that kreplog makes."""
 
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+"""Of a salt that Kafka's admin client makes: a number of 130 bits in base 36."""
+
 SECRET_BYTES = 32
 """Of the cluster's secret, from which the credentials of unknown users are derived."""
 
 Credentials = Mapping[str, ScramCredential]
 """The credentials of a user, by the name of the mechanism."""
+
+
+_Shape = tuple[str, int, int]
+"""Mechanism, bytes of the salt and iterations of a credential; 0 bytes for the digits of Kafka's admin client."""
 
 
 class UserCredentials:
@@ -30,7 +38,7 @@ class UserCredentials:
     def __init__(self, secret: bytes = b"") -> None:
         self.secret = secret
         self.users: dict[str, Credentials] = {}
-        self._shapes: Counter[tuple[str, int, int]] = Counter()
+        self._shapes: Counter[_Shape] = Counter()
 
     def put(self, user: str, credentials: Credentials) -> None:
         """Replace the credentials of a user; none removes it."""
@@ -64,13 +72,26 @@ class UserCredentials:
         shapes = sorted(shape for shape in self._shapes if shape[0] == mechanism.name)
         shapes = shapes or [(mechanism.name, SALT_BYTES, MIN_ITERATIONS)]
         _, salt_bytes, iterations = shapes[digest[0][0] % len(shapes)]
-        salt = (digest[0][1:] * (1 + salt_bytes // 63))[:salt_bytes]
+        salt = _salt(digest[0], salt_bytes)
         stored_key, server_key = (key[: mechanism.key_bytes] for key in digest[1:])
         return ScramCredential(salt, stored_key, server_key, iterations)
 
 
-def _shape(mechanism: str, credential: ScramCredential) -> tuple[str, int, int]:
-    return mechanism, len(credential.salt), credential.iterations
+def _shape(mechanism: str, credential: ScramCredential) -> _Shape:
+    salt = credential.salt
+    return mechanism, 0 if len(salt) in (25, 26) and set(salt) <= set(_DIGITS) else len(salt), credential.iterations
+
+
+def _salt(seed: bytes, size: int) -> bytes:
+    """A salt that shows nothing of its seed. size: as in a _Shape."""
+    if size:
+        return hashlib.shake_256(seed).digest(size)
+    number = int.from_bytes(hashlib.shake_256(seed).digest(17)) >> 6
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_DIGITS[digit])
+    return bytes(reversed(digits))
 
 
 def credential_text(credential: ScramCredential) -> str:

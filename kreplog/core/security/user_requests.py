@@ -8,6 +8,7 @@ there then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kreplog.core import nodes
@@ -44,14 +45,15 @@ class CredentialDeletion(NamedTuple):
     mechanism: int
 
 
-class CredentialUpsertion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CredentialUpsertion:
     """A credential that is created or replaced; salted_password: what PBKDF2 has made of the password."""
 
     user: str
     mechanism: int
     iterations: int
     salt: bytes
-    salted_password: bytes
+    salted_password: bytes = field(repr=False)
 
 
 _PARENTS = ("/config", nodes.USERS)

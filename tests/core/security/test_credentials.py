@@ -69,6 +69,24 @@ def test_an_unknown_user_looks_like_some_of_several_kinds_of_users(users: UserCr
     assert found == {(16, 4096), (300, 4100)}
 
 
+def test_the_salts_of_unknown_users_have_no_pattern(users: UserCredentials) -> None:
+    users.put("alice", {"SCRAM-SHA-256": made(SCRAM_SHA_256, "pencil", bytes(range(200)))})
+    for number in range(20):
+        salt = users.find(SCRAM_SHA_256, f"user {number}").salt
+        assert len(salt) == 200
+        assert max(map(salt.count, (salt[at : at + 4] for at in range(196)))) == 1
+
+
+@pytest.mark.parametrize("given", [b"1f8q0zk3jd9s8a7vbn2m4x6c5y", b"f8q0zk3jd9s8a7vbn2m4x6c5y"])
+def test_unknown_users_have_salts_of_kafkas_admin_client_where_users_have(given: bytes, users: UserCredentials) -> None:
+    """BigInteger(130, random).toString(36): 25 digits, or 26 that begin with 1."""
+    users.put("alice", {"SCRAM-SHA-256": made(SCRAM_SHA_256, "pencil", given)})
+    salts = [users.find(SCRAM_SHA_256, f"user {number}").salt for number in range(100)]
+    assert {len(salt) for salt in salts} >= {25, 26}
+    assert all(int(salt, 36) < 1 << 130 for salt in salts)
+    assert len(set(salts)) == 100
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The digests and derivations made from now on."""
     calls: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,7 @@ GOOD = CredentialUpsertion("alice", 1, 4096, b"salt", bytes(32))
 
 
 def test_the_credential_of_a_request_has_the_keys_of_rfc_5802() -> None:
-    changes = changes_of([GOOD._replace(salted_password=SCRAM_SHA_256.salted_password("pencil", b"salt", 4096))])
+    changes = changes_of([replace(GOOD, salted_password=SCRAM_SHA_256.salted_password("pencil", b"salt", 4096))])
     assert changes == {
         "SCRAM-SHA-256": SCRAM_SHA_256.credential(SCRAM_SHA_256.salted_password("pencil", b"salt", 4096), b"salt", 4096)
     }
@@ -50,24 +51,28 @@ def test_the_credential_of_a_request_has_the_keys_of_rfc_5802() -> None:
 @pytest.mark.parametrize(
     ("alteration", "error", "reason"),
     [
-        (GOOD._replace(user=""), UnacceptableCredentialError, "Username must not be empty"),
+        (replace(GOOD, user=""), UnacceptableCredentialError, "Username must not be empty"),
         (CredentialDeletion("", 1), UnacceptableCredentialError, "Username must not be empty"),
-        (GOOD._replace(user="\u00e4" * 128), UnacceptableCredentialError, "255 bytes"),
-        (GOOD._replace(user="a\0"), UnacceptableCredentialError, "none is 0"),
-        (GOOD._replace(mechanism=0), UnsupportedMechanismError, "Unknown SCRAM mechanism"),
+        (replace(GOOD, user="\u00e4" * 128), UnacceptableCredentialError, "255 bytes"),
+        (replace(GOOD, user="a\0"), UnacceptableCredentialError, "none is 0"),
+        (replace(GOOD, mechanism=0), UnsupportedMechanismError, "Unknown SCRAM mechanism"),
         (CredentialDeletion("alice", 3), UnsupportedMechanismError, "Unknown SCRAM mechanism"),
-        (GOOD._replace(iterations=4095), UnacceptableCredentialError, "Too few iterations"),
-        (GOOD._replace(iterations=-1), UnacceptableCredentialError, "Too few iterations"),
-        (GOOD._replace(iterations=16385), UnacceptableCredentialError, "Too many iterations"),
-        (GOOD._replace(salt=b""), UnacceptableCredentialError, "a salt of 0 bytes"),
-        (GOOD._replace(salt=bytes(1025)), UnacceptableCredentialError, "a salt of 1025 bytes"),
-        (GOOD._replace(salted_password=b""), UnacceptableCredentialError, "a salted password of 0 bytes"),
-        (GOOD._replace(mechanism=2), UnacceptableCredentialError, "32 bytes: those of the mechanism have 64"),
+        (replace(GOOD, iterations=4095), UnacceptableCredentialError, "Too few iterations"),
+        (replace(GOOD, iterations=-1), UnacceptableCredentialError, "Too few iterations"),
+        (replace(GOOD, iterations=16385), UnacceptableCredentialError, "Too many iterations"),
+        (replace(GOOD, salt=b""), UnacceptableCredentialError, "a salt of 0 bytes"),
+        (replace(GOOD, salt=bytes(1025)), UnacceptableCredentialError, "a salt of 1025 bytes"),
+        (replace(GOOD, salted_password=b""), UnacceptableCredentialError, "a salted password of 0 bytes"),
+        (replace(GOOD, mechanism=2), UnacceptableCredentialError, "32 bytes: those of the mechanism have 64"),
     ],
 )
 def test_what_is_refused(alteration: Any, error: type[KreplogError], reason: str) -> None:
     with pytest.raises(error, match=reason):
         changes_of([alteration])
+
+
+def test_no_key_of_a_password_is_shown() -> None:
+    assert "salted_password" not in repr(replace(GOOD, salted_password=b"secret"))
 
 
 @pytest.mark.parametrize("second", [GOOD, CredentialDeletion("alice", 1)], ids=["upsertion", "deletion"])
