@@ -43,9 +43,16 @@ from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
 from kreplog.cluster.tls_files import client_properties, create_authority, create_certificates, with_tls
 from kreplog.coord.base import Session
-from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, SessionExpiredError, UsageError
+from kreplog.errors import (
+    AuthenticationError,
+    CoordinationError,
+    KreplogError,
+    PeerProtocolError,
+    SessionExpiredError,
+    UsageError,
+)
 from kreplog.managed_log import make_directory
-from kreplog.server.listeners import Listener, address_text, endpoints
+from kreplog.server.listeners import address_text, endpoints
 from kreplog.server.network.internal import Dialer
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, load
@@ -247,8 +254,9 @@ class LocalCluster:
         required = {*brokers, controller} & {*self.brokers}
         running = [broker for broker in sorted(required) if not _is_suspended(read_pid_file(self.home(broker))[0])]
         security = self.client_security()
+        readable = self._readable()
         known = await asyncio.gather(
-            *(_live_brokers(self.home(broker), self.settings(broker).internal, security) for broker in running)
+            *(_live_brokers(self.home(broker), readable.get(broker), security) for broker in running)
         )
         return [broker for broker, live in zip(running, known, strict=True) if not live.issuperset(brokers)]
 
@@ -395,16 +403,20 @@ class LocalCluster:
             return None, set(), str(error)
 
 
-async def _live_brokers(home: Path, internal: Listener, security: ClientSecurity) -> set[int]:
+async def _live_brokers(home: Path, settings: BrokerSettings | None, security: ClientSecurity) -> set[int]:
     """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond.
 
-    By its internal listener, where that is a unix socket: this user is authenticated there, as its brokers are."""
+    By its internal listener, where that is a unix socket: this user is authenticated there, as its brokers are, and
+    without a login. Else as clients do. settings: of the broker, if they can be read."""
     _, host, port = read_pid_file(home)
-    connect = partial(Dialer(None).connect, (internal.path, 0)) if internal.path else None
-    client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security, connect)
+    if settings is not None and settings.internal.path:
+        connect = partial(Dialer(None).connect, (settings.internal.path, 0))
+        client = BrokerClient((host, port), REQUEST_TIMEOUT_S, connect=connect)
+    else:
+        client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security)
     try:
         return await client.live_brokers()
-    except (OSError, TimeoutError, PeerProtocolError):
+    except (OSError, TimeoutError, PeerProtocolError, AuthenticationError):
         return set()
     finally:
         client.close()

@@ -129,6 +129,21 @@ def test_a_directory_of_a_version_without_a_key(tmp_path: Path) -> None:
         made.stop()
 
 
+def test_a_cluster_starts_whatever_login_its_clients_have(tmp_path: Path) -> None:
+    """The login of a client is none at the internal listener."""
+    made = LocalCluster.create(tmp_path / "c", [0], 0)
+    path = made.home(0) / "broker.toml"
+    path.write_text(path.read_text().replace('"127.0.0.1', '"SASL_PLAINTEXT://127.0.0.1'))
+    (made.directory / "tls").mkdir()
+    login = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=nobody\nsasl.password=wrong\n"
+    (made.directory / "tls" / "client.properties").write_text(f"security.protocol=SASL_PLAINTEXT\n{login}")
+    try:
+        made.start()
+        assert {status.state for status in made.status()} == {"serving"}
+    finally:
+        made.stop()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two brokers that are not started; what is started is killed at the end."""

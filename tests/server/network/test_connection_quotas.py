@@ -102,7 +102,7 @@ def test_a_client_that_resets_its_connection_has_the_address_that_it_came_from(
         monkeypatch.setattr(socket.socket, "getpeername", once)
         with socket.create_connection((address.host, address.port)):
             await until(lambda: serving.connections == 1)
-            (client,) = serving._without_request
+            (client,) = serving._unproved
             assert client.address == "127.0.0.2"
             assert serving.quotas._open == {"127.0.0.2": 1}
         await until(lambda: not serving.connections)
@@ -163,7 +163,7 @@ def test_a_connection_that_ends_at_a_unix_socket_makes_no_room_at_an_address(tmp
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(local.path)
                 await until(lambda: serving.connections == 2)
-                assert {client.address for client in serving._without_request} == {"127.0.0.1"}
+                assert {client.address for client in serving._unproved} == {"127.0.0.1"}
             await until(lambda: serving.connections == 1)
         assert await is_closed(socket.create_connection((address.host, address.port)))
         first.close()
