@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.client.sasl_login import CLIENT_SASL_NAMES, SaslLogin
+from kreplog.core.security.plain import PLAIN
 from kreplog.errors import UsageError
 from kreplog.tls import (
     CLIENT_TLS_NAMES,
@@ -40,7 +41,8 @@ class ClientSecurity:
     def of(cls, settings: Mapping[str, str] | None) -> ClientSecurity:
         """From settings by Kafka's names, of which those that do not concern security are ignored.
 
-        Raises UsageError for unknown names and values, and for files that cannot be used."""
+        Raises UsageError for unknown names and values, for files that cannot be used, and for a password that would be
+        sent unencrypted."""
         own = {name: value for name, value in (settings or {}).items() if name.startswith(_OF_SECURITY)}
         text = own.pop(_PROTOCOL, SecurityProtocol.PLAINTEXT.name)
         if text not in SecurityProtocol.__members__:
@@ -52,11 +54,17 @@ class ClientSecurity:
                     f"{', '.join((*CLIENT_TLS_NAMES, *CLIENT_SASL_NAMES))}"
                 )
         protocol = SecurityProtocol[text]
+        login = SaslLogin.of(own) if protocol.authenticates else None
+        if login is not None and login.mechanism == PLAIN and not protocol.encrypts:
+            raise UsageError(
+                f"sasl.mechanism = PLAIN would send the password unencrypted: set {_PROTOCOL} = SASL_SSL, or "
+                "sasl.mechanism to one of SCRAM"
+            )
         tls = {name: value for name, value in own.items() if name in CLIENT_TLS_NAMES}
         return cls(
             protocol,
             client_context(_tls_settings(tls)) if protocol.encrypts else None,
-            SaslLogin.of(own) if protocol.authenticates else None,
+            login,
         )
 
     @classmethod

@@ -102,6 +102,14 @@ def test_files(tmp_path: Path) -> None:
         ClientSecurity.from_file(file)
 
 
+def test_no_password_is_sent_unencrypted() -> None:
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "pencil"}
+    with pytest.raises(UsageError, match="would send the password unencrypted") as refused:
+        ClientSecurity.of({"security.protocol": "SASL_PLAINTEXT", **login})
+    assert "pencil" not in str(refused.value)
+    assert ClientSecurity.of({"security.protocol": "SASL_SSL", **login}).login is not None
+
+
 # The exchange
 
 USERS = UserCredentials(b"secret")
