@@ -482,7 +482,8 @@ class TransactionCoordinator:
         return transaction.state is _S.ONGOING or empty_abort
 
     def _is_retried_end(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
-        """Whether the epoch was bumped by the same request, whose response was lost."""
+        """Whether the epoch was bumped by the same request, whose response was lost. Another's abort may have bumped it
+        as well, which Kafka does not tell apart; the epoch that is left for that is nobody's."""
         stored = transaction.stored
         if (
             not request.bumps_epoch
@@ -492,7 +493,8 @@ class TransactionCoordinator:
         ):
             return False
         if request.producer_id == stored.producer_id:
-            return request.producer_epoch == stored.producer_epoch - 1
+            given = stored.next_producer_id != NO_PRODUCER_ID or not self._is_used_up(stored.producer_epoch)
+            return given and request.producer_epoch == stored.producer_epoch - 1
         return request.producer_id == stored.previous_producer_id and request.producer_epoch >= self._last_epoch
 
     def _next_epoch(self, transaction: TransactionalId, request: EndTxnRequest) -> dict[str, int]:

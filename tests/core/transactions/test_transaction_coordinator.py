@@ -310,6 +310,19 @@ def test_the_last_epoch_may_be_another() -> None:
     assert not shell.core.needs_producer_id(EndTxnRequest("id", 302, 0, True, True))
 
 
+def test_kip_890_the_epoch_that_fenced_a_producer_whose_epochs_are_used_up_is_nobodys() -> None:
+    """Its own end may have bumped the epoch, for all that it knows; but not to that one, without another id."""
+    shell = Shell(last_epoch=1)
+    shell.init()
+    for_leader(shell, A)
+    assert end_second(shell, 0) == EndTxnResponse(ErrorCode.NONE, 100, 1)
+    for_leader(shell, A, epoch=1)
+    assert shell.init(301).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.state == "CompleteAbort"
+    assert end_second(shell, 1, committed=False).error is ErrorCode.PRODUCER_FENCED
+    assert shell.init(302) == InitProducerIdResponse(ErrorCode.NONE, 302, 0)
+
+
 def test_kip_890_a_leader_has_a_partition_verified() -> None:
     shell = Shell()
     shell.init()
