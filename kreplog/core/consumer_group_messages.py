@@ -7,7 +7,8 @@ Times are in milliseconds. Source: Kafka protocol guide; KIP-848, KIP-1082 for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -37,6 +38,21 @@ Assignment = tuple[TopicIdPartitions, ...]
 # Requests
 
 
+def _all(topic: str) -> bool:
+    return True
+
+
+class DescribableTopics(NamedTuple):
+    """The topics that a client may describe: expressions match no others. describes: whether a topic is one. version:
+    another number whenever that may have changed."""
+
+    describes: Callable[[str], bool] = _all
+    version: int = 0
+
+
+EVERY_TOPIC = DescribableTopics()
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest:
     """A member joins, stays or leaves; None and -1 stand for what has not changed since its last heartbeat.
@@ -44,7 +60,8 @@ class ConsumerGroupHeartbeatRequest:
     member_epoch: JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, or that of the last response. instance_id: of a static
     member. subscribed_topics, subscribed_regex: what it reads; "" is no expression any more. server_assignor: that it
     prefers. owned: what it holds now, which acknowledges what it has revoked. needs_member_id: version 0, in which the
-    coordinator may choose the id of a new member. client_id, client_host: of the request's header and connection.
+    coordinator may choose the id of a new member. client_id, client_host: of the request's header and connection. view:
+    of the client.
     """
 
     group_id: str
@@ -60,6 +77,7 @@ class ConsumerGroupHeartbeatRequest:
     needs_member_id: bool = False
     client_id: str = ""
     client_host: str = ""
+    view: DescribableTopics = field(default=EVERY_TOPIC, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,9 @@ class ConsumerGroup:
     epoch: of the members and what they are subscribed to, 0 before the first. metadata_hash: of the subscribed topics
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
-    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by the metadata of
-    resolved_version. missing: topics among those that these metadata lack. topics: those that it reads.
+    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by
+    resolved_version, that of the metadata and that of the view of a member. missing: topics among those that these
+    metadata lack. topics: those that it reads.
     assigned_ms: when the target was last computed here. writes: what its log lacks still. sessions, revocations:
     deadlines by member id. rejoins: by when a member of the classic protocol has to send its next JoinGroup or
     SyncGroup. rewrite: when what an append has failed to write is written again. size: the memory that it takes, about;
@@ -133,7 +134,7 @@ class ConsumerGroup:
         self.current: dict[str, CurrentAssignment] = {}
         self.owners: dict[Partition, str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        self.resolved_version = -1
+        self.resolved_version = (-1, -1)
         self.missing: frozenset[str] = frozenset()
         self._readers: Counter[str] = Counter()
         self._expressions: Counter[str] = Counter()

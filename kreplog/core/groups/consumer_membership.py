@@ -27,6 +27,7 @@ from kreplog.core.consumer_group_messages import (
     ConsumerMemberRecord,
     CurrentAssignment,
     CurrentAssignmentRecord,
+    DescribableTopics,
     DescribedConsumerGroup,
     MemberState,
     ResolvedRegex,
@@ -269,7 +270,7 @@ class ConsumerMembership:
                 if known is not None and former_id is None:
                     self.renew(shard, group, member_id, now_ms)  # it is alive
                 return refusal
-        self.admit(consumer, member_id, member, former_id, now_ms, wall_ms)
+        self.admit(consumer, member_id, member, former_id, now_ms, wall_ms, request.view)
         before = consumer.assignment_of(member_id)
         current = before
         if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
@@ -296,21 +297,31 @@ class ConsumerMembership:
         former_id: str | None,
         now_ms: int,
         wall_ms: int,
+        view: DescribableTopics | None = None,
     ) -> None:
         """Take what a member says about itself, and compute the target assignment if that, or the topics, have changed.
-        former_id: of the static member that it replaces."""
+        former_id: of the static member that it replaces. view: as of `retarget`."""
         known = consumer.members.get(former_id or member_id)
         if former_id is not None:
             self._replace(consumer, former_id, member_id)
         if member != known:
             self.change(consumer, ConsumerMemberRecord(consumer.group_id, member_id, member))
         resubscribed = known is None or _subscription(known) != _subscription(member)
-        self.retarget(consumer, now_ms, wall_ms, resubscribed=resubscribed)
+        self.retarget(consumer, now_ms, wall_ms, view, resubscribed=resubscribed)
 
-    def retarget(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int, *, resubscribed: bool = False) -> None:
+    def retarget(
+        self,
+        consumer: ConsumerGroup,
+        now_ms: int,
+        wall_ms: int,
+        view: DescribableTopics | None = None,
+        *,
+        resubscribed: bool = False,
+    ) -> None:
         """Begin an epoch if a subscription, or the topics, have changed; compute the target assignment of one that has
-        none yet."""
-        self._resolve(consumer, now_ms, wall_ms)
+        none yet. view: of the member; None for one of the classic protocol, which leaves expressions to the others."""
+        if view is not None:
+            self._resolve(consumer, now_ms, wall_ms, view)
         self.refresh(consumer, now_ms)
         if resubscribed or self._topics_have_changed(consumer, now_ms):
             self._begin_epoch(consumer)
@@ -353,10 +364,11 @@ class ConsumerMembership:
     def refresh(self, consumer: ConsumerGroup, now_ms: int) -> None:
         consumer.topics.refresh(consumer.subscribed_topics(), self._cluster, now_ms)
 
-    def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int) -> None:
+    def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int, view: DescribableTopics) -> None:
         """Match the expressions of the members, those that are new and, when topics have come or gone, the others. A
-        topic that has matched does so still, and is dropped once it is known to be gone."""
-        wanted, version = consumer.expressions, self._cluster.topics_version
+        topic that has matched does so still, and is dropped once it is known to be gone. view: of the member whose
+        heartbeat it is, as in Kafka's TopicRegexResolver, which authorizes the matches as those of the group."""
+        wanted, version = consumer.expressions, (self._cluster.topics_version, view.version)
         known, is_certain = consumer.topics.known.keys(), consumer.topics.is_certain(now_ms)
         for regex in [regex for regex in consumer.regexes if regex not in wanted]:
             self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
@@ -369,11 +381,11 @@ class ConsumerMembership:
         for regex in pending:
             former = frozenset(() if regex not in consumer.regexes else consumer.regexes[regex].topics)
             matched = matching(regex, self._cluster.topics()) or frozenset()
-            found = matched | (known & former if is_certain else former)
+            found = frozenset(filter(view.describes, matched | (known & former if is_certain else former)))
             consumer.missing |= found - matched
             topics = tuple(sorted(found))
             if regex not in consumer.regexes or frozenset(topics) != former:
-                resolved = ResolvedRegex(topics, version, wall_ms)
+                resolved = ResolvedRegex(topics, self._cluster.topics_version, wall_ms)
                 self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
 
     def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:

@@ -15,6 +15,7 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DescribableTopics,
     DescribedConsumerGroup,
 )
 from kreplog.core.group_messages import (
@@ -72,14 +73,15 @@ def member(response_of: Callable[[ErrorCode], Any]) -> Rule:
 
 
 def consumer_heartbeat(check: AuthorizationCheck, request: ConsumerGroupHeartbeatRequest) -> Authorized:
-    """READ on the group, DESCRIBE on every topic that the member names."""
+    """READ on the group, DESCRIBE on every topic that the member names. Expressions of the group, which the heartbeat
+    may have resolved, match no others than those that the client may describe."""
     error = ErrorCode.NONE
     if not check.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         error = _GROUP_FAILED
     elif check.split(request.subscribed_topics or (), str, Operation.DESCRIBE)[1]:
         error = _TOPIC_FAILED
     if error is ErrorCode.NONE:
-        return Authorized(request)
+        return Authorized(replace(request, view=DescribableTopics(check.visible, check.access.subject[0])))
     return refused(ConsumerGroupHeartbeatResponse(error, MESSAGES[error]))
 
 
@@ -231,7 +233,15 @@ def describe_consumer_groups(check: AuthorizationCheck, request: ConsumerGroupDe
 
 
 def _topics_of(group: DescribedConsumerGroup) -> set[str]:
-    return {assigned.topic for member in group.members for assigned in (*member.assignment, *member.target_assignment)}
+    """The topics that its members name or are assigned."""
+    return {
+        topic
+        for member in group.members
+        for topic in (
+            *member.subscribed_topics,
+            *(assigned.topic for assigned in (*member.assignment, *member.target_assignment)),
+        )
+    }
 
 
 def _split_groups(

@@ -12,6 +12,7 @@ import pytest
 from kreplog.core.consumer_group_messages import (
     ConsumerMemberRecord,
     CurrentAssignmentRecord,
+    DescribableTopics,
     TargetAssignmentRecord,
     TopicIdPartitions,
 )
@@ -326,6 +327,20 @@ class TestExpressions:
         shell.cluster.create("topic-3", 2)
         a.send()
         assert len(a.owned) == 7 and a.epoch == 2
+
+    def test_expressions_match_what_the_client_may_describe(self, shell: GroupShell) -> None:
+        """Also of topics that have matched before; to allow more resolves them again."""
+        shell.cluster.create("topic-2", 1)
+        a = member(
+            shell, "a", subscribed_topics=None, subscribed_regex="topic.*", view=DescribableTopics("topic-2".__eq__, 1)
+        )
+        assert len(a.owned) == 1
+        a.send(view=DescribableTopics(lambda _: True, 2))
+        assert len(a.owned) == 5
+        less = DescribableTopics("topic-2".__eq__, 3)
+        a.send(view=less)
+        a.send(view=less, owned=to_assignment(a.owned))
+        assert len(a.owned) == 1
 
     def test_names_and_expression_count_both(self, shell: GroupShell) -> None:
         shell.cluster.create("other", 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kreplog.core.consumer_group_messages import ConsumerMemberRecord, MemberType
+from kreplog.core.consumer_group_messages import ConsumerMemberRecord, DescribableTopics, MemberType
 from kreplog.core.effects import AppendGroupRecords
 from kreplog.core.group_messages import (
     CommitPartition,
@@ -21,14 +21,14 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
 )
 from kreplog.core.groups import migration
-from kreplog.core.groups.consumer_group import RECORD_BYTES
+from kreplog.core.groups.consumer_group import RECORD_BYTES, to_assignment
 from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscription import read_assignment, read_subscription, write_assignment, write_subscription
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
+from .consumers import NEEDS_RE2, Consumer, consumer_shell, described, settle
 from .consumers import SESSION_MS as CONSUMER_SESSION_MS
-from .consumers import Consumer, consumer_shell, described, settle
 from .group_shell import GROUP, REBALANCE_MS, SESSION_MS, TOPIC, GroupShell
 from .mixed_groups import AT, QUICK, Classic, all_numbers, formed, kind, metadata, settled
 
@@ -523,3 +523,20 @@ def test_hostile_bytes_are_no_subscription_and_no_assignment() -> None:
         if assignment is not None:
             assert read_assignment(write_assignment(assignment, 1)) == assignment
     assert 0 < refused < 2000
+
+
+@NEEDS_RE2
+def test_a_member_of_the_classic_protocol_resolves_no_expression() -> None:
+    """Its requests have no view: the others of the group would get topics that they may not describe."""
+    shell = consumer_shell(QUICK)
+    view = DescribableTopics("other".__eq__, 1)
+    regex = Consumer(shell, "a", subscribed_topics=None, subscribed_regex="other|hidden", view=view)
+    regex.join()
+    classic = Classic(shell, "b")
+    classic.join()
+    other, _ = (shell.cluster.create(name, 1) for name in ("other", "hidden"))
+    classic.heartbeat()
+    for _ in range(3):
+        regex.send(view=view, owned=to_assignment(regex.owned))
+        classic.follow()
+    assert regex.owned == {(other, 0)}

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.core.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+)
 from kreplog.core.messages import (
     CONSUMER,
     FetchPartition,
@@ -20,14 +28,17 @@ from kreplog.core.messages import (
     ProduceResponse,
 )
 from kreplog.core.security.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
+from kreplog.core.security.authorizer import Access, AclIndex
 from kreplog.errors import ErrorCode
 from kreplog.server.authorization import guard
 from kreplog.server.authorization.authorization_table import RULES
+from kreplog.server.authorization.checks import AuthorizationCheck
 from kreplog.server.authorization.fetch_sessions import SessionChecks
 from kreplog.server.broker import Broker
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import fetch, produce
 from kreplog.wire.versions import ApiKey
+from tests.core.groups.consumers import NEEDS_RE2
 from tests.reference import sent
 from tests.server.authorization.clients import ADMIN, Client, allow, authorizing, deny, set_acls
 from tests.server.brokers import eventually, serving, until_controlled
@@ -214,6 +225,73 @@ def test_groups_and_transactions_that_may_not_be_described_are_not_listed(tmp_pa
             assert [topic.topic for topic in described.transaction_states[0].topics] == [MINE]
             offsets = await alice.call(ApiKey.OFFSET_FETCH, groups=[group], require_stable=False)
             assert [topic.name for topic in offsets.groups[0].topics] == [MINE]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_not_described_to_a_client_that_may_not_describe_what_its_members_name() -> None:
+    """Also topics of which no partition is assigned."""
+    access = Access(
+        AclIndex([allow("alice", DESCRIBE, "g", GROUP)]), "User:alice", "h", is_super=False, allows_without_acl=False
+    )
+    check = AuthorizationCheck(access, 0, Unknown(), creates_topics=False)
+    authorized = RULES[ApiKey.CONSUMER_GROUP_DESCRIBE](check, ConsumerGroupDescribeRequest(("g",)))
+    member = DescribedConsumer("m", None, None, 1, "c", "/h", (HIDDEN,), None, (), ())
+    group = DescribedConsumerGroup("g", ErrorCode.NONE, members=(member,))
+    (shown,) = authorized.finished(ConsumerGroupDescribeResponse((group,))).groups
+    assert shown.error is TOPIC_ERROR
+    assert not shown.members
+
+
+class Unknown:
+    """No topics."""
+
+    all: Mapping[str, Any] = MappingProxyType({})
+
+    def name_of(self, topic_id: str) -> str | None:
+        return None
+
+
+@NEEDS_RE2
+def test_an_expression_matches_no_topic_that_the_client_may_not_describe(tmp_path: Path) -> None:
+    """KIP-848. It would show that the topic exists, its id and its partitions."""
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin, alice = Client(broker, ADMIN), Client(broker, "alice")
+            ids = await create(admin, MINE, HIDDEN)
+            await admin.call(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
+            rights = allow("alice", READ, "g", GROUP), allow("alice", DESCRIBE, MINE)
+            await set_acls(admin, *rights)
+            joining: dict[str, Any] = {
+                "group_id": "g",
+                "member_id": "m",
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout_ms": 60_000,
+                "subscribed_topic_names": None,
+                "subscribed_topic_regex": f"{MINE}|{HIDDEN}",
+                "server_assignor": None,
+                "topic_partitions": [],
+            }
+            owned: set[str] = set()
+            epoch = 0
+
+            async def owns(*topics: str) -> bool:
+                nonlocal epoch
+                fields = joining if epoch == 0 else {**joining, "topic_partitions": None}
+                beat = await alice.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, member_epoch=epoch, **fields)
+                if beat.error_code:
+                    return False
+                epoch = beat.member_epoch
+                if beat.assignment is not None:
+                    owned.update(topic.topic_id for topic in beat.assignment.topic_partitions)
+                assert owned <= {ids[name] for name in topics}
+                return owned == {ids[name] for name in topics}
+
+            await eventually(lambda: owns(MINE))
+            await set_acls(admin, *rights, allow("alice", DESCRIBE, HIDDEN))
+            await eventually(lambda: owns(MINE, HIDDEN))
 
     asyncio.run(scenario())
 
