@@ -166,8 +166,8 @@ class DecisionMemory:
 
 
 class Access:
-    """The rights of a principal at a host, by one version of the ACLs. Decisions are remembered. memory: that of all
-    principals; None for one of its own."""
+    """The rights of a principal at a host, by one version of the ACLs. Decisions are remembered. is_super: it may do
+    everything. memory: that of all principals; None for one of its own."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Access:
         self.subject: Subject = version, principal, host
         self._index = index
         self._principals = (principal, EVERY_USER)
-        self._is_super = is_super
+        self.is_super = is_super
         self._allows_without_acl = allows_without_acl
         self._memory = memory or DecisionMemory()
         self._decisions = self._memory.of_subject()
@@ -193,7 +193,7 @@ class Access:
 
     def decide(self, operation: Operation, kind: ResourceType, name: str) -> Decision:
         """The decision for one resource."""
-        if self._is_super:
+        if self.is_super:
             return _SUPER_USER
         key = operation, kind, name
         decision = self._decisions.get(key)
