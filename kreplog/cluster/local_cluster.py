@@ -7,7 +7,7 @@
 <dir>/broker-<id>/broker.toml   settings
 <dir>/broker-<id>/data/         log directory
 <dir>/broker-<id>/data.internal/   unix socket for other brokers
-<dir>/broker-<id>/logs/         server.log, state-change.log, authorizer.log, console.log
+<dir>/broker-<id>/logs/         server.log, state-change.log, authorizer.log, administration.log, console.log
 <dir>/broker-<id>/broker.pid    {"pid", "host", "port"}, locked while the process lives: port 0 until it listens
 """
 

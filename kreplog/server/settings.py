@@ -99,7 +99,7 @@ class BrokerSettings:
     as there are brokers if those are fewer.
     metrics_listener: address of the HTTP endpoint for metrics; None: no endpoint.
     log_format, log_level: of the lines in server.log and state-change.log.
-    log_file_max_bytes, log_file_backups: of server.log, state-change.log and authorizer.log, each.
+    log_file_max_bytes, log_file_backups: of each file of a broker's logs.
     num_recovery_threads: threads that recover logs at the start, for each log directory.
     retention_check_interval_ms: interval of the checks for segments to delete.
     producer_check_interval_ms: interval of the checks for idle producer ids.

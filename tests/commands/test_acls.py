@@ -154,6 +154,6 @@ def test_acls_at_a_broker(acl: Acl, running: LocalCluster, kreplog: Kreplog) -> 
     assert entry("TOPIC", "t", "CREATE", principal="User:ANONYMOUS") in listed(acl("list", "--json"))
     removed = acl("remove", "--topic", "t", "--json")
     assert len(listed(removed)) == 2
-    log = (running.home(running.brokers[0]) / "logs" / "authorizer.log").read_text()
-    assert "Principal = User:ANONYMOUS is Denied operation = CREATE" in log
-    assert "requests CreateTopics: t" in log
+    logs = running.home(running.brokers[0]) / "logs"
+    assert "Principal = User:ANONYMOUS is Denied operation = CREATE" in (logs / "authorizer.log").read_text()
+    assert "requests CreateTopics: t" in (logs / "administration.log").read_text()

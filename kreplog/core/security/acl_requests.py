@@ -74,8 +74,8 @@ def decode(node: Node | None) -> list[AclBinding]:
         ]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CoordinationError(
-            f"the node {nodes.ACLS} has no ACLs that this version can read ({error}): correct or delete it; brokers "
-            "keep to the ACLs that they have read before",
+            f"the node {nodes.ACLS} has no ACLs that this version can read ({error}): restore it, for without "
+            "the node nothing is denied any more; brokers keep to the ACLs that they have read before",
             path=nodes.ACLS,
         ) from error
 

@@ -1,16 +1,18 @@
-"""AuditLog: decisions of the authorizer, on the logger `kreplog.authorizer` in the format of kafka.authorizer.logger.
+"""AuditLog: decisions of the authorizer, in the format of kafka.authorizer.logger.
 
     Principal = User:bob is Denied operation = READ from host = 10.0.0.7 on resource = Topic:LITERAL:orders for request
     = Fetch with resourceRefCount = 2 based on rule DefaultDeny
 
-Denials, and what administrative requests were allowed, with what they change. Clients repeat refused requests as fast
-as they can: a decision that has been logged is not logged again for a while, and no more than so many lines in a
-second; both are counted.
+Denials are on the logger `kreplog.authorizer`; what administrative requests were allowed, with what they change, on
+`kreplog.administration`, so that no flood of denials rotates it away. Clients repeat refused requests as fast as they
+can: a denial that has been logged is not logged again for a while, and of a principal at a host no more than so many
+lines are in a second; both are counted. Changes of ACLs and users are logged whole, whatever their number.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -18,10 +20,14 @@ from kreplog.core.security.acls import ResourceType
 from kreplog.core.security.authorizer import Access
 from kreplog.server.authorization.checks import Decided
 
-_log = logging.getLogger("kreplog.authorizer")
+_denials = logging.getLogger("kreplog.authorizer")
+_acts = logging.getLogger("kreplog.administration")
 
 LINES_PER_SECOND = 100
-"""Maximum of lines about denials, and again as many about what was allowed."""
+"""Maximum of lines about denials of a principal at a host, and again as many about what it was allowed."""
+
+ALL_LINES_PER_SECOND = 1000
+"""Maximum of lines about denials of all together."""
 
 REPEATED_MS = 60_000
 """A denial that has been logged is not logged again for this long."""
@@ -33,7 +39,7 @@ MAX_NAME_CHARS = 300
 """Longer names of resources are cut: they come from clients."""
 
 MAX_CHANGED = 20
-"""Resources that the line of an administrative request names."""
+"""Resources that a line about an administrative request names."""
 
 _TYPE_NAMES = {
     ResourceType.TOPIC: "Topic",
@@ -52,7 +58,8 @@ class AuditLog:
         self.denied = 0
         self._now_ms = now_ms
         self._second = -1
-        self._lines = {False: 0, True: 0}
+        self._lines: Counter[tuple[bool, str, str]] = Counter()
+        self._denials = 0
         self._omitted = 0
         self._repeated: dict[tuple[object, ...], int] = {}
 
@@ -67,21 +74,19 @@ class AuditLog:
                 key = access.principal, access.host, request, found.operation, *resource
                 if self._is_repeated(key, now_ms):
                     continue
-            if self._has_room(allowed, now_ms):
-                _log.info("%s", _line(access, request, found))
+            if self._has_room(access, allowed, now_ms):
+                (_acts if allowed else _denials).info("%s", _line(access, request, found))
 
-    def record_act(self, access: Access, request: str, changed: Iterable[object]) -> None:
-        """Log an administrative request that is allowed, at least in part. changed: what that part changes."""
-        if self._has_room(True, self._now_ms()):
+    def record_act(self, access: Access, request: str, changed: Iterable[object], *, whole: bool = False) -> None:
+        """Log an administrative request that is allowed, at least in part. changed: what that part changes. whole: it
+        changes who may do what, and nothing of it may be left out."""
+        if whole:
+            texts = [_line_of(str(each)) for each in changed]
+            for start in range(0, len(texts), MAX_CHANGED):
+                _log_act(access, request, texts[start : start + MAX_CHANGED])
+        elif self._has_room(access, True, self._now_ms()):
             names = list(map(str, islice(changed, MAX_CHANGED + 1)))
-            shown = ", ".join(map(_printable, names[:MAX_CHANGED])) + (", ..." if len(names) > MAX_CHANGED else "")
-            _log.info(
-                "Principal = %s from host = %s requests %s: %s",
-                _printable(access.principal),
-                access.host,
-                request,
-                shown,
-            )
+            _log_act(access, request, [*map(_printable, names[:MAX_CHANGED]), *(["..."] * (len(names) > MAX_CHANGED))])
 
     def _is_repeated(self, key: tuple[object, ...], now_ms: int) -> bool:
         logged_ms = self._repeated.get(key)
@@ -92,24 +97,36 @@ class AuditLog:
         self._repeated[key] = now_ms
         return False
 
-    def _has_room(self, allowed: bool, now_ms: int) -> bool:
+    def _has_room(self, access: Access, allowed: bool, now_ms: int) -> bool:
         second = now_ms // 1000
         if second != self._second:
             if self._omitted:
-                _log.warning("%d decisions were not logged: more than %d in a second", self._omitted, LINES_PER_SECOND)
-            self._second, self._omitted = second, 0
-            self._lines = {False: 0, True: 0}
-        self._lines[allowed] += 1
-        if self._lines[allowed] > LINES_PER_SECOND:
+                text = "%d decisions were not logged: more than %d in a second of one principal at a host, or %d of all"
+                _denials.warning(text, self._omitted, LINES_PER_SECOND, ALL_LINES_PER_SECOND)
+            self._second, self._denials, self._omitted = second, 0, 0
+            self._lines.clear()
+        key = allowed, access.principal, access.host
+        if self._lines[key] >= LINES_PER_SECOND or (not allowed and self._denials >= ALL_LINES_PER_SECOND):
             self._omitted += 1
             return False
+        self._lines[key] += 1
+        self._denials += not allowed
         return True
+
+
+def _log_act(access: Access, request: str, changed: list[str]) -> None:
+    text, principal = "Principal = %s from host = %s requests %s: %s", _printable(access.principal)
+    _acts.info(text, principal, access.host, request, ", ".join(changed))
 
 
 def _printable(text: str) -> str:
     """A text of a client, in one line of a bounded length."""
-    short = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}..."
-    return short if short.isprintable() else ascii(short)
+    return _line_of(text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}...")
+
+
+def _line_of(text: str) -> str:
+    """A text of a client, in one line."""
+    return text if text.isprintable() else ascii(text)
 
 
 def _line(access: Access, request: str, found: Decided) -> str:

@@ -116,3 +116,6 @@ ADMINISTRATIVE: Mapping[int, Callable[[Any], Iterable[object]]] = MappingProxyTy
     }
 )
 """APIs of administrators, whose allowed requests are in the audit log too: what a request changes."""
+
+OF_RIGHTS = frozenset({ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS})
+"""Those by which principals get and lose rights."""

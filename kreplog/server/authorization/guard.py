@@ -12,7 +12,7 @@ from typing import Any
 from kreplog.core.messages import FetchRequest, FetchResponse
 from kreplog.core.security.authorizer import Access, Authorizer, everything
 from kreplog.server.authorization.audit_log import AuditLog
-from kreplog.server.authorization.authorization_table import ADMINISTRATIVE, RULES, has_operations
+from kreplog.server.authorization.authorization_table import ADMINISTRATIVE, OF_RIGHTS, RULES, has_operations
 from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, Decided, KnownTopics, passes
 from kreplog.server.authorization.fetch_sessions import SessionChecks
 from kreplog.server.authorization.partition_rules import without_unreadable
@@ -84,7 +84,7 @@ class Guard:
         self.record(context, check)
         if key in ADMINISTRATIVE and authorized.request is not None:
             changed = ADMINISTRATIVE[key](authorized.request)
-            self.audit.record_act(check.access, _name_of(key), changed)
+            self.audit.record_act(check.access, _name_of(key), changed, whole=key in OF_RIGHTS)
         return authorized
 
     def fetch(self, context: RequestContext, check: AuthorizationCheck, request: FetchRequest) -> Authorized:

@@ -1,5 +1,5 @@
-"""Log files of a broker: server.log, state-change.log for state changes of partitions, and authorizer.log for what
-clients were denied and administrators did; one line for each event.
+"""Log files of a broker: server.log, state-change.log for state changes of partitions, authorizer.log for what clients
+were denied, and administration.log for what administrators did; one line for each event.
 
 A line has time (UTC), level, broker, logger and message, then the facts of the event, and error (a traceback) if there
 is one; as a JSON object, or as key=value with quoted values where needed. Files rotate by size, so that a client cannot
@@ -40,7 +40,6 @@ STATE_CHANGES = "kreplog.state_change"
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _BARE = re.compile(r"[\w.:/+@-]+", re.ASCII)
 _changes = logging.getLogger(STATE_CHANGES)
-_decisions = logging.getLogger("kreplog.authorizer")
 
 Facts = Mapping[str, Any]
 Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
@@ -140,9 +139,10 @@ def _text_row(row: Row) -> str:
 
 
 def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = None) -> None:
-    """Send log records to server.log, state-change.log and authorizer.log in `folder`, or all of them to stderr.
+    """Send log records to server.log, state-change.log, authorizer.log and administration.log in `folder`, or all of
+    them to stderr.
 
-    authorizer.log is complete at every level, and exists once there is something in it."""
+    The last two are complete at every level, and exist once there is something in them."""
     settings = settings or LogSettings()
     root = logging.getLogger()
     formatter, level = Lines(broker_id, settings.format == "json"), _LEVELS[settings.level]
@@ -153,8 +153,10 @@ def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = N
         _configure(root, _File(folder / "server.log", settings), formatter, level)
         _configure(_changes, _DeferredFile(folder / "state-change.log", settings), formatter, level)
         _changes.propagate = False
-        _configure(_decisions, _File(folder / "authorizer.log", settings, delay=True), formatter, logging.INFO)
-        _decisions.propagate = False
+        for name in ("authorizer", "administration"):
+            logger = logging.getLogger(f"kreplog.{name}")
+            _configure(logger, _File(folder / f"{name}.log", settings, delay=True), formatter, logging.INFO)
+            logger.propagate = False
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

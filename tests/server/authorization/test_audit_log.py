@@ -21,6 +21,8 @@ from kreplog.wire.versions import ApiKey
 from tests.server.authorization.clients import ADMIN, Client, allow, authorizing, set_acls
 
 ALICE = Access(AclIndex(()), "User:alice", "10.0.0.7", is_super=False, allows_without_acl=False)
+BOB = Access(AclIndex(()), "User:bob", "10.0.0.8", is_super=False, allows_without_acl=False)
+LOGGERS = ("kreplog.authorizer", "kreplog.administration")
 DENIED, ALLOWED = Decision(False, "DefaultDeny"), Decision(True, "SuperUser")
 
 
@@ -29,11 +31,12 @@ def read(name: str, decision: Decision = DENIED) -> Decided:
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "kreplog.authorizer"]
+    return [record.getMessage() for record in caplog.records if record.name in LOGGERS]
 
 
 def test_a_line_is_kafkas(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
     log = AuditLog(lambda: 0)
     log.record(ALICE, "Fetch", [read("orders")])
     assert messages(caplog) == [
@@ -44,7 +47,8 @@ def test_a_line_is_kafkas(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_repeated_denial_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
     times = iter(range(0, 2 * audit_log.REPEATED_MS, 100))
     log = AuditLog(lambda: next(times))
     for _ in range(2 * audit_log.REPEATED_MS // 100):
@@ -54,7 +58,8 @@ def test_a_repeated_denial_is_logged_now_and_then(caplog: pytest.LogCaptureFixtu
 
 
 def test_denials_of_other_requests_are_no_repetition(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
     log = AuditLog(lambda: 0)
     for request in ("Fetch", "ListOffsets", "Fetch"):
         log.record(ALICE, request, [read("orders")])
@@ -62,7 +67,8 @@ def test_denials_of_other_requests_are_no_repetition(caplog: pytest.LogCaptureFi
 
 
 def test_a_flood_of_denials_is_counted_and_hides_no_act(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
     now_ms = 0
     log = AuditLog(lambda: now_ms)
     log.record(ALICE, "Fetch", [read(f"t-{number}") for number in range(1000)])
@@ -84,7 +90,8 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_of_clients_stay_in_their_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
     log = AuditLog(lambda: 0)
     log.record(ALICE, "JoinGroup", [read("a\nPrincipal = User:bob is Allowed"), read("x" * 10_000)])
     log.record_act(ALICE, "DeleteGroups", ["a\nb", *(f"g{number}" for number in range(100))])
@@ -94,7 +101,8 @@ def test_names_of_clients_stay_in_their_line(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_broker_logs_denials_and_acts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kreplog.authorizer")
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
 
     async def scenario() -> None:
         async with authorizing(tmp_path, 0) as (broker,):
@@ -121,16 +129,68 @@ def test_a_broker_logs_denials_and_acts(tmp_path: Path, caplog: pytest.LogCaptur
     assert "principal=User:alice" in created
 
 
-def test_the_audit_log_has_a_file_of_its_own(tmp_path: Path) -> None:
-    root, own = logging.getLogger(), logging.getLogger("kreplog.authorizer")
-    before = root.handlers[:], root.level, own.handlers[:], own.propagate, own.level
+def test_a_flood_of_one_client_silences_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
+    log = AuditLog(lambda: 0)
+    log.record(ALICE, "Fetch", [read(f"t-{number}") for number in range(500)])
+    log.record(BOB, "Fetch", [read("orders")])
+    assert messages(caplog)[-1].startswith("Principal = User:bob is Denied")
+    many = [
+        Access(AclIndex(()), "User:x", f"10.0.1.{number}", is_super=False, allows_without_acl=False)
+        for number in range(100)
+    ]
+    for each in many:
+        log.record(each, "Fetch", [read(f"t-{number}") for number in range(50)])
+    assert len(messages(caplog)) == audit_log.ALL_LINES_PER_SECOND
+    log.record_act(BOB, "DeleteTopics", ["t"])
+    assert messages(caplog)[-1] == "Principal = User:bob from host = 10.0.0.8 requests DeleteTopics: t"
+
+
+def test_a_change_of_rights_is_logged_whole_whatever_precedes_it(caplog: pytest.LogCaptureFixture) -> None:
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
+    log = AuditLog(lambda: 0)
+    for number in range(2 * audit_log.LINES_PER_SECOND):
+        log.record_act(ALICE, "CreateTopics", [f"t-{number}"])
+    assert len(messages(caplog)) == audit_log.LINES_PER_SECOND
+    harmless = ["x" * 1000 for _ in range(21)]
+    log.record_act(ALICE, "CreateAcls", [*harmless, f"resource_name={'y' * 1000}, principal=User:mallory"], whole=True)
+    lines = messages(caplog)[audit_log.LINES_PER_SECOND :]
+    assert len(lines) == 2
+    assert lines[-1].endswith("y, principal=User:mallory")
+
+
+def test_a_broker_logs_every_acl_of_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin = Client(broker, ADMIN)
+            await set_acls(admin, *(allow("alice", Operation.READ, f"t-{number}") for number in range(50)))
+
+    asyncio.run(scenario())
+    created = " ".join(line for line in messages(caplog) if "requests CreateAcls" in line)
+    assert all(f"resource_name=t-{number}," in created for number in range(50))
+
+
+def test_denials_and_acts_have_files_of_their_own(tmp_path: Path) -> None:
+    loggers = [logging.getLogger(name) for name in ("", *LOGGERS)]
+    before = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
     try:
         set_up(0, tmp_path, LogSettings(level="error"))
-        assert not (tmp_path / "authorizer.log").exists()
-        AuditLog(lambda: 0).record(ALICE, "Fetch", [read("orders")])
-        assert "Topic:LITERAL:orders" in (tmp_path / "authorizer.log").read_text()
+        denials, acts = tmp_path / "authorizer.log", tmp_path / "administration.log"
+        assert not denials.exists()
+        log = AuditLog(lambda: 0)
+        log.record(ALICE, "Fetch", [read("orders")])
+        assert not acts.exists()
+        log.record_act(ALICE, "DeleteTopics", ["invoices"])
+        assert "Topic:LITERAL:orders" in denials.read_text()
+        assert "requests DeleteTopics: invoices" in acts.read_text()
+        assert "invoices" not in denials.read_text()
         assert "orders" not in (tmp_path / "server.log").read_text()
     finally:
-        root.handlers[:], own.handlers[:], own.propagate = before[0], before[2], before[3]
-        root.setLevel(before[1])
-        own.setLevel(before[4])
+        for logger, handlers, propagate, level in before:
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
