@@ -483,7 +483,7 @@ class TransactionCoordinator:
 
     def _is_retried_end(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
         """Whether the epoch was bumped by the same request, whose response was lost. Another's abort may have bumped it
-        as well, which Kafka does not tell apart; the epoch that is left for that is nobody's."""
+        as well, which looks the same, as in Kafka; the epoch that is left for that is nobody's."""
         stored = transaction.stored
         if (
             not request.bumps_epoch
