@@ -98,7 +98,15 @@ def delete_acls(filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
     found: list[list[AclBinding]] = []
 
     def without(before: list[AclBinding]) -> list[AclBinding]:
-        found[:] = [listed(acl for acl in before if each.matches(acl)) for each in filters]
+        by_name: dict[str, list[AclBinding]] = {}
+        for acl in before:
+            by_name.setdefault(acl.name, []).append(acl)
+
+        def candidates(wanted: AclFilter) -> Sequence[AclBinding]:
+            matches_others = wanted.name is None or wanted.pattern_type is PatternType.MATCH
+            return before if matches_others else by_name.get(wanted.name or "", ())
+
+        found[:] = [listed(filter(each.matches, candidates(each))) for each in filters]
         deleted = {acl for of in found for acl in of}
         return [acl for acl in before if acl not in deleted]
 

@@ -82,7 +82,7 @@ class AclHandlers:
             return None
         try:
             async with self._writing:
-                await carry_out(create_acls(acls), self._store)
+                await carry_out(create_acls(acls), self._store, in_thread=True)
             await self._apply()
         except KreplogError as error:
             return _failure(error)
@@ -102,7 +102,7 @@ class AclHandlers:
             deleted = []
             if filters:
                 async with self._writing:
-                    deleted = await carry_out(delete_acls(filters), self._store)
+                    deleted = await carry_out(delete_acls(filters), self._store, in_thread=True)
                 await self._apply()
         except KreplogError as error:
             failed = {**_failure(error), "matching_acls": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from kreplog.core.effects import Steps
@@ -18,15 +19,16 @@ _log = logging.getLogger("kreplog.server")
 T = TypeVar("T")
 
 
-async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
-    """Carry out the steps of one request and return their result. Raises what they raise."""
+async def carry_out(steps: Steps[T], store: StoreLink | AnySession, *, in_thread: bool = False) -> T:
+    """Carry out the steps of one request and return their result. in_thread: between their effects they may compute for
+    long. Raises what they raise."""
     calls = _StoreCalls(store)
     answer: Any = None
     error: CoordinationError | None = None
     while True:
-        try:
-            effect = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as end:
+        next_step = partial(_next_step, steps, answer, error)
+        effect, end = await asyncio.to_thread(next_step) if in_thread else next_step()
+        if end is not None:
             result: T = end.value
             return result
         answer = error = None
@@ -34,6 +36,14 @@ async def carry_out(steps: Steps[T], store: StoreLink | AnySession) -> T:
             answer = await call(effect, calls)
         except CoordinationError as failed:
             error = failed
+
+
+def _next_step(steps: Steps[Any], answer: Any, error: CoordinationError | None) -> tuple[Any, StopIteration | None]:
+    """(the next effect, None), or at the end (None, what has the result)."""
+    try:
+        return (steps.send(answer) if error is None else steps.throw(error)), None
+    except StopIteration as end:
+        return None, end
 
 
 class _StoreCalls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.core import nodes
+from kreplog.core.effects import Multi
+from kreplog.core.security import acl_requests
 from kreplog.core.security.acl_requests import encode
-from kreplog.core.security.acls import AclBinding, Operation
+from kreplog.core.security.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceType
 from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.server.authorization import acl_cache
 from kreplog.server.handlers import api
 from kreplog.server.monitoring.health import readiness
+from kreplog.types import Node, NodeStat, SetData
 from kreplog.wire.versions import ApiKey
 from tests.server.authorization.clients import (
     ADMIN,
@@ -226,6 +230,57 @@ def test_acls_are_described_and_deleted_by_filters(tmp_path: Path) -> None:
             assert [resource.resource_name for resource in left.resources] == ["min"]
 
     asyncio.run(scenario())
+
+
+def test_many_acls_are_read_and_changed_outside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """18,000 take more than half a second to decode, and as long to encode."""
+    on_loop: list[bool] = []
+
+    def seen(call: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+            return call(*arguments)
+
+        return wrapped
+
+    for module in (acl_cache, acl_requests):
+        monkeypatch.setattr(module, "decode", seen(acl_requests.decode))
+    monkeypatch.setattr(acl_requests, "encode", seen(acl_requests.encode))
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            await set_acls(Client(broker, ADMIN), MINE)
+
+    asyncio.run(scenario())
+    assert len(on_loop) > 2
+    assert not any(on_loop)
+
+
+def test_filters_of_one_name_are_compared_with_the_acls_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    matches = AclFilter.matches
+
+    def counted(self: AclFilter, acl: AclBinding) -> bool:
+        nonlocal compared
+        compared += 1
+        return matches(self, acl)
+
+    monkeypatch.setattr(AclFilter, "matches", counted)
+    acls = [allow("alice", Operation.READ, f"t-{number}") for number in range(300)]
+    filters = [
+        AclFilter(ResourceType.TOPIC, pattern, acl.name, None, None, Operation.ANY, Permission.ANY)
+        for acl in acls
+        for pattern in (PatternType.LITERAL, PatternType.ANY)
+    ]
+    steps = acl_requests.delete_acls(filters)
+    next(steps)
+    stat = NodeStat(3, 1, 2, 0, 0)
+    written = steps.send([Node(encode(acls), stat)])
+    assert written == Multi((SetData(nodes.ACLS, encode([]), 3),))
+    with pytest.raises(StopIteration) as end:
+        steps.send(None)
+    assert end.value.value == [[acl] for acl in acls for _ in range(2)]
+    assert compared == len(filters)
 
 
 def test_brokers_of_the_cluster_need_no_acl(tmp_path: Path) -> None:
