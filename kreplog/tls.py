@@ -7,10 +7,12 @@ cannot switch that off. A TlsSocket has the calls of a plain non-blocking socket
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
 import ssl
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +24,8 @@ from kreplog.errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_log = logging.getLogger("kreplog.tls")
 
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -129,6 +133,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
         try:
             # Without a password OpenSSL would read one from the terminal.
             context.load_cert_chain(settings.keystore, password=settings.key_password or "")
+            _warn_of_others(settings.keystore)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise UsageError(
                 f"ssl.keystore.location = {settings.keystore}: {_reason(error)}: it must have the private key and then "
@@ -189,6 +194,18 @@ def _check_readable(name: str, path: str) -> None:
         raise UsageError(f"{name} = {path} cannot be read: {error.strerror}", path=path) from error
 
 
+def _warn_of_others(keystore: str) -> None:
+    """Log that every user of this host can read a private key, and so pose as this broker or client. Raises OSError."""
+    mode = stat.S_IMODE(os.stat(keystore).st_mode)
+    if mode & stat.S_IROTH:
+        _log.warning(
+            "ssl.keystore.location = %s has mode %04o, so that all users of this host can read the private key: "
+            "`chmod 600` it, or issue a new one if somebody may have read it",
+            keystore,
+            mode,
+        )
+
+
 def _reason(error: Exception) -> str:
     """OpenSSL's reason, without the place in its source, or the system's."""
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
@@ -234,8 +251,8 @@ class ReloadedContext:
         found: list[Any] = []
         for path in self._settings.files:
             try:
-                stat = os.stat(path)
-                found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+                status = os.stat(path)
+                found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
             except OSError as error:
                 found.append(error.errno)
         return found

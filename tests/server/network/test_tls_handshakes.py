@@ -323,6 +323,17 @@ def test_certificates_are_reloaded_and_half_written_ones_are_not(certificates: C
     run(scenario)
 
 
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_key_that_every_user_can_read_is_named(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    keystore = tmp_path / "broker.pem"
+    keystore.write_bytes(certificates.authority.issue("broker", HOSTS))
+    keystore.chmod(mode)
+    server_context(TlsSettings(keystore=str(keystore)))
+    assert [str(keystore) in text and "has mode 0644" in text for text in caplog.messages] == [True] * warns
+
+
 def test_a_key_that_its_user_may_not_read_is_named(certificates: Certificates, tmp_path: Path) -> None:
     keystore = tmp_path / "broker.pem"
     keystore.write_bytes(certificates.authority.issue("broker", HOSTS))
