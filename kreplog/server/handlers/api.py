@@ -453,12 +453,13 @@ class Api:
         if authorized is None:
             context.close()
             return
-        if not authorized.is_whole and request.acks == 0:
-            context.close()  # which is all that the producer can notice
-            return
+        closes = request.acks == 0 and not authorized.is_whole  # which is all that the producer can notice
         request = authorized.request
         if request is None:
-            context.respond(produce.encode_response(authorized.finished(None), header))
+            if closes:
+                context.close()
+            else:
+                context.respond(produce.encode_response(authorized.finished(None), header))
             return
         refused = (
             refusal_of_produce(request, ErrorCode.UNSUPPORTED_VERSION)
@@ -478,6 +479,8 @@ class Api:
                 self._start(self._inspect(context, request, oversized or {}, codecs, len(frame)))
         if request.acks == 0:
             context.respond(())
+        if closes:
+            context.close()
         elif refused is not None:
             context.respond(produce.encode_response(authorized.finished(refused), header))
 

@@ -120,7 +120,7 @@ def test_a_request_is_carried_out_for_what_is_allowed_alone(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_acks_0_that_is_denied_closes_the_connection(tmp_path: Path) -> None:
+def test_acks_0_that_is_denied_in_part_appends_the_rest_and_closes_the_connection(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with authorizing(tmp_path, 0) as (broker,):
             admin, alice = Client(broker, ADMIN), Client(broker, "alice")
@@ -128,6 +128,18 @@ def test_acks_0_that_is_denied_closes_the_connection(tmp_path: Path) -> None:
             await set_acls(admin, allow("alice", WRITE, MINE))
             with pytest.raises(asyncio.IncompleteReadError):
                 await produced(alice, {MINE: 0, HIDDEN: 0}, acks=0)
+            with pytest.raises(asyncio.IncompleteReadError):
+                await produced(Client(broker, "alice"), {HIDDEN: 0}, acks=0)
+
+            async def records() -> dict[str, bool]:
+                found = await fetched(admin, MINE, HIDDEN)
+                return {each.partition.topic: bool(len(each.records)) for each in found.partitions}
+
+            async def is_appended() -> bool:
+                return (await records())[MINE]
+
+            await eventually(is_appended)
+            assert not (await records())[HIDDEN]
 
     asyncio.run(scenario())
 
