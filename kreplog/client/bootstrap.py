@@ -150,7 +150,7 @@ def _probe(address: Address, security: ClientSecurity) -> str | None:
     except ssl.SSLError as error:
         return f"TLS fails: {error.reason or error}"
     except ConnectionResetError:
-        return "connection closed: does its listener have another security.protocol?"
+        return "connection closed: is the broker stopping, or does its listener have another security.protocol?"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None

@@ -407,19 +407,21 @@ async def _live_brokers(home: Path, settings: BrokerSettings | None, security: C
     """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond.
 
     By its internal listener, where that is a unix socket: this user is authenticated there, as its brokers are, and
-    without a login. Else as clients do. settings: of the broker, if they can be read."""
+    without a login. Else, or where it is not reached as another user or with other settings than the broker's, as
+    clients do. settings: of the broker, if they can be read."""
     _, host, port = read_pid_file(home)
+    clients = [BrokerClient((host, port), REQUEST_TIMEOUT_S, security)]
     if settings is not None and settings.internal.path:
         connect = partial(Dialer(None).connect, (settings.internal.path, 0))
-        client = BrokerClient((host, port), REQUEST_TIMEOUT_S, connect=connect)
-    else:
-        client = BrokerClient((host, port), REQUEST_TIMEOUT_S, security)
-    try:
-        return await client.live_brokers()
-    except (OSError, TimeoutError, PeerProtocolError, AuthenticationError):
-        return set()
-    finally:
-        client.close()
+        clients.insert(0, BrokerClient((host, port), REQUEST_TIMEOUT_S, connect=connect))
+    for client in clients:
+        try:
+            return await client.live_brokers()
+        except (OSError, TimeoutError, PeerProtocolError, AuthenticationError):
+            continue
+        finally:
+            client.close()
+    return set()
 
 
 def _progress(status: BrokerStatus) -> str:

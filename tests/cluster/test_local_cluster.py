@@ -144,6 +144,18 @@ def test_a_cluster_starts_whatever_login_its_clients_have(tmp_path: Path) -> Non
         made.stop()
 
 
+def test_brokers_are_looked_at_as_clients_do_where_their_internal_socket_is_elsewhere(tmp_path: Path) -> None:
+    """As where a broker has settings from its environment that this process has not."""
+    made = LocalCluster.create(tmp_path / "c", [0], 0)
+    path = made.home(0) / "broker.toml"
+    try:
+        made.start()
+        path.write_text(f'"inter.broker.listener" = "unix:{tmp_path}/other"\n' + path.read_text())
+        assert {status.state for status in made.status()} == {"serving"}
+    finally:
+        made.stop()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two brokers that are not started; what is started is killed at the end."""

@@ -533,7 +533,7 @@ class Api:
                 response = self.guard.fetched(context, request, check, response)
             response = authorized.finished(response)
             leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
-            live = self._metadata_handlers.brokers_at(context.client.listener)
+            live = self._metadata_handlers.brokers_at(context.client.listener) if leaders else {}
             nodes = [live[leader] for leader in sorted(leaders) if leader in live]
             frame: list[Any] = fetch.encode_response(response, header, id_of, unknown=unknown, nodes=nodes)
             return frame

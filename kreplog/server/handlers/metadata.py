@@ -55,9 +55,10 @@ class _Clients(AdvertisedBrokers):
 
     without_listener: Collection[int]
 
-    def error_of(self, state: PartitionState, version: int) -> ErrorCode:
-        """The error of a partition in a Metadata response: of one without a leader for these clients."""
-        if self.leader_of(state) != NO_LEADER:
+    def error_of(self, state: PartitionState, leader: int, version: int) -> ErrorCode:
+        """The error of a partition in a Metadata response: of one without a leader for these clients. leader: that of
+        `leader_of`."""
+        if leader != NO_LEADER:
             return ErrorCode.NONE
         known = version >= FIRST_LISTENER_NOT_FOUND and state.state.leader in self.without_listener
         return ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
@@ -357,11 +358,11 @@ def _described_partition(number: int, partition: PartitionState, clients: _Clien
 
 
 def _partition(number: int, partition: PartitionState, clients: _Clients, version: int) -> Fields:
-    state = partition.state
+    state, leader = partition.state, clients.leader_of(partition)
     return {
-        "error_code": clients.error_of(partition, version),
+        "error_code": clients.error_of(partition, leader, version),
         "partition_index": number,
-        "leader_id": clients.leader_of(partition),
+        "leader_id": leader,
         "leader_epoch": state.leader_epoch,
         "replica_nodes": list(partition.replicas),
         "isr_nodes": list(state.isr),

@@ -61,6 +61,7 @@ class CredentialCache:
             stale, self._stale = self._stale, set()
             waiting, self._waiting = self._waiting, []
             try:
+                await self._store.until_connected()
                 await self._read(stale)
             except CoordinationError as error:
                 _log.warning("credentials of users cannot be read from the store, the last ones count: %s", error)
