@@ -93,7 +93,7 @@ def check_wheel(wheel: Path, extension_suffix: str) -> None:
 
     extension_suffix: of compiled modules, as in `.cpython-311-x86_64-linux-gnu.so`."""
     with zipfile.ZipFile(wheel) as archive:
-        files = set(archive.namelist())
+        files = {member.filename for member in archive.infolist() if not member.is_dir()}
     needed = {"kreplog/py.typed", "pyspark_kreplog/py.typed", "pyspark_kreplog/__init__.py"}
     for module in MODULES:
         needed |= {f"kreplog/_native/{module}{extension_suffix}", f"kreplog/_native/{module}.pyi"}
