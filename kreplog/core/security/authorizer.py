@@ -279,6 +279,11 @@ class Authorizer:
     def acls(self) -> tuple[AclBinding, ...]:
         return () if self._index is None else self._index.acls
 
+    @property
+    def denies_everything(self) -> bool:
+        """Whether nobody may do anything: there are no super users, nor any ACLs where these are needed."""
+        return not (self._super_users or self._allows_without_acl or self.acls)
+
     def replace(self, index: AclIndex) -> None:
         """Apply other ACLs, and forget all decisions."""
         self._index = index

@@ -21,8 +21,12 @@ _log = logging.getLogger("kreplog.server")
 RETRY_S = 0.5
 """Pause after a read that has failed."""
 
-
 _REFUSING = "; until then this broker refuses its clients"
+
+_LOCKED_OUT = (
+    "there are no ACLs, and super.users is empty: every request of clients is denied; name a super user in the "
+    "settings, or add ACLs with kreplog acl add --offline"
+)
 
 
 class AclCache:
@@ -56,7 +60,10 @@ class AclCache:
             index = await asyncio.get_running_loop().run_in_executor(None, _index, node)  # thousands take long
             if not self._ready.is_set() or index.acls != self._authorizer.acls:
                 self._authorizer.replace(index)
-                _log.info("%d ACLs are in effect", len(index.acls))
+                if self._authorizer.denies_everything:
+                    _log.warning(_LOCKED_OUT)
+                else:
+                    _log.info("%d ACLs are in effect", len(index.acls))
             self._ready.set()
             self._failure = ""
 

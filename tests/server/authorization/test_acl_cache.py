@@ -164,6 +164,35 @@ def test_a_broker_that_cannot_read_the_acls_serves_nobody(
     assert len(refusals) == 1  # once, however often it is repeated
 
 
+@pytest.mark.parametrize(
+    ("settings", "acls", "warnings"),
+    [
+        ({"super_users": ""}, [], 1),
+        ({"super_users": ""}, [MINE], 0),
+        ({"super_users": "", "allow_everyone_if_no_acl_found": True}, [], 0),
+        ({}, [], 0),
+    ],
+)
+def test_a_broker_warns_where_nobody_may_do_anything(
+    tmp_path: Path,
+    session: Session,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    acls: list[AclBinding],
+    warnings: int,
+) -> None:
+    session.create(nodes.ACLS, encode(acls))
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0, **settings) as (broker,):
+            assert broker.acl_cache is not None
+            assert await broker.acl_cache.until_ready(60)
+
+    with caplog.at_level(logging.WARNING, "kreplog.server"):
+        asyncio.run(scenario())
+    assert sum("acl add --offline" in record.getMessage() for record in caplog.records) == warnings
+
+
 def test_acls_that_become_unreadable_change_nothing(tmp_path: Path, session: Session) -> None:
     async def scenario() -> None:
         async with authorizing(tmp_path, 0) as (broker,):
