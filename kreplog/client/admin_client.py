@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, raise_for_error
 from kreplog.client.broker_client import Address, BrokerClient
+from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.types import check_topic
@@ -89,7 +90,7 @@ class AdminClient:
             if not isinstance(response, Exception):
                 self._servers = list(dict.fromkeys((address, *self._servers)))
                 return response
-            failures.append(f"{address[0]}:{address[1]} ({_reason(response)})")
+            failures.append(f"{address[0]}:{address[1]} ({connection_failure(response)})")
             if changes and isinstance(response, TimeoutError):
                 break
         raise UnreachableError(f"no broker responds at {', '.join(failures)}: are they running?")
@@ -131,12 +132,6 @@ class AdminClient:
 def _unknown_topics(metadata: Any) -> int:
     """Number of requested topics that the broker does not know."""
     return sum(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in metadata.topics)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no response in time"
-    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def _address(text: str) -> Address:

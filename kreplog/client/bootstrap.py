@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import queue
 import socket
-import ssl
 import struct
 import threading
 import time
@@ -26,6 +25,7 @@ from kafka.errors import (
 )
 
 from kreplog.client.broker_client import Address
+from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
 from kreplog.wire import generic
@@ -45,6 +45,10 @@ class UnreachableError(KreplogError):
 
 class TopicRequestError(KreplogError):
     """The cluster refused a request, or did not carry it out in time; the message says which and why."""
+
+
+class ClusterDeniedError(TopicRequestError):
+    """The principal lacks an ACL on the cluster that a request needs."""
 
 
 def reachable_brokers(bootstrap: str, advice: str, security: ClientSecurity = PLAINTEXT) -> list[str]:
@@ -70,7 +74,7 @@ def kafka_errors() -> Iterator[None]:
 
 
 def raise_for_error(kind: str, name: str, response: Any) -> None:
-    """Raise TopicRequestError if `response`, or a part of one, has an error code.
+    """Raise TopicRequestError, of which ClusterDeniedError is one, if `response`, or a part of one, has an error code.
 
     kind, name: the subject of the request, such as "topic", "flights"; they begin the message unless the broker's own
     message names it.
@@ -78,7 +82,8 @@ def raise_for_error(kind: str, name: str, response: Any) -> None:
     code = response.error_code
     if code:
         text = getattr(response, "error_message", None) or _message(code)
-        raise TopicRequestError(text if name in text.split() else f"{kind} {name}: {text}")
+        kind_of_error = ClusterDeniedError if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else TopicRequestError
+        raise kind_of_error(text if name in text.split() else f"{kind} {name}: {text}")
 
 
 def _message(code: int) -> str:
@@ -147,12 +152,8 @@ def _probe(address: Address, security: ClientSecurity) -> str | None:
         return f"no response within {CONNECT_TIMEOUT_S:g} s"
     except PeerProtocolError:
         return "what listens there is not a Kafka broker"
-    except ssl.SSLError as error:
-        return f"TLS fails: {error.reason or error}"
-    except ConnectionResetError:
-        return "connection closed: is the broker stopping, or does its listener have another security.protocol?"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return connection_failure(error)
     return None
 
 

@@ -19,6 +19,7 @@ from kreplog.client.bulk_errors import (
     UnsupportedBrokerError,
 )
 from kreplog.client.cluster_metadata import ClusterMetadata
+from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
@@ -67,7 +68,7 @@ class ClusterConnections:
                     address, ApiKey.METADATA, deadline, topics=listed, allow_auto_topic_creation=False
                 )
             except OSError as error:
-                failures.append(f"{address[0]}:{address[1]} ({_reason(error)})")
+                failures.append(f"{address[0]}:{address[1]} ({connection_failure(error)})")
                 if time.monotonic() >= deadline:
                     break
                 continue
@@ -190,9 +191,3 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"bootstrap {text!r}: write host:port, with commas between several")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "no response in time"
-    return (error.strerror or str(error)).lower()

@@ -61,7 +61,7 @@ def users(admin: AdminClient, user: str | None = None) -> Users:
     """All users, or one, with the iterations of their credentials. Raises TopicRequestError, UnreachableError."""
     names = None if user is None else [{"name": user}]
     response = admin.request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=names)
-    raise_for_error("users", "", response)
+    raise_for_error("list of", "users", response)
     found: Users = {}
     for result in response.results:
         if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from kreplog.client import acl_admin
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json, printable
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json, printable
 from kreplog.core.security.acls import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
@@ -31,7 +32,7 @@ from kreplog.core.security.acls import (
     check_binding,
     listed,
 )
-from kreplog.core.security.principal import Principal
+from kreplog.core.security.principal import USER, Principal
 from kreplog.errors import UsageError
 
 acl_app = App("List, add and remove ACLs: who may do what.")
@@ -94,13 +95,14 @@ def list_acls(
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """List ACLs, all of them or those of resources. With --resource-pattern-type match those that a resource of that
     name matches."""
     resources = _resources(topics, groups, ids, on_cluster=on_cluster)
     filters = [AclFilter(kind, _pattern_of(kind, pattern), name) for kind, name in resources]
-    found = _Store(cluster, bootstrap, offline=offline).read(filters or [AclFilter()])
+    found = _Store(cluster, bootstrap, command_config, offline=offline).read(filters or [AclFilter()])
     wanted = {str(Principal.parse(text)) for text in principals or ()}
     _show([acl for acl in found if not wanted or acl.principal in wanted], as_json=as_json)
 
@@ -123,6 +125,7 @@ def add(
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Add ACLs: principals are allowed or denied operations on resources. Those that exist already stay."""
@@ -132,6 +135,9 @@ def add(
         raise UsageError("nobody to allow or deny: give --allow-principal or --deny-principal, as in User:alice")
     needed = _needed(operations, topics, groups, ids, on_cluster, producer, consumer, idempotent)
     subjects = [*_subjects(allowed, allow_hosts, Permission.ALLOW), *_subjects(denied, deny_hosts, Permission.DENY)]
+    for principal, host, _ in subjects:
+        _check_principal(principal)
+        _check_host(host or WILDCARD)
     acls = [
         check_binding(
             AclBinding(kind, _pattern_of(kind, pattern), name, principal, host or WILDCARD, operation, permission)
@@ -139,7 +145,7 @@ def add(
         for (kind, name), operation in needed
         for principal, host, permission in subjects
     ]
-    _Store(cluster, bootstrap, offline=offline).create(acls)
+    _Store(cluster, bootstrap, command_config, offline=offline).create(acls)
     _show(acls, as_json=as_json)
 
 
@@ -161,6 +167,7 @@ def remove(
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove ACLs of resources: those of the given principals, hosts and operations; without any of these all."""
@@ -180,7 +187,7 @@ def remove(
         for (kind, name), operation in needed
         for principal, host, permission in subjects or [(None, None, Permission.ANY)]
     ]
-    _show(_Store(cluster, bootstrap, offline=offline).delete(filters), as_json=as_json, verb="removed")
+    _show(_Store(cluster, bootstrap, command_config, offline=offline).delete(filters), as_json=as_json, verb="removed")
 
 
 # Arguments
@@ -263,6 +270,23 @@ def _subjects(
             yield str(Principal.parse(text)), host, permission
 
 
+def _check_principal(text: str) -> None:
+    """Raises UsageError for a principal that no connection has."""
+    principal = Principal.parse(text)
+    if principal.kind != USER:
+        raise UsageError(f"no connection is of {text}: write it as {USER}:{principal.name}")
+
+
+def _check_host(text: str) -> None:
+    """Raises UsageError for a host that no connection comes from: they are compared as texts."""
+    try:
+        address = WILDCARD if text == WILDCARD else str(ip_address(text))
+    except ValueError:
+        raise UsageError(f"host {text} is no IP address, and names match no connection: give its addresses") from None
+    if address != text:
+        raise UsageError(f"no connection is from {text}: write it as {address}")
+
+
 def _pattern_of(kind: ResourceType, pattern: Pattern) -> PatternType:
     """The cluster has one name, which no prefix is of use for."""
     return PatternType.LITERAL if kind is ResourceType.CLUSTER else PatternType[pattern.name]
@@ -274,11 +298,14 @@ def _pattern_of(kind: ResourceType, pattern: Pattern) -> PatternType:
 class _Store:
     """The ACLs of a cluster, by its brokers or offline."""
 
-    def __init__(self, cluster: Path | None, bootstrap: str | None, *, offline: bool) -> None:
-        if offline and (cluster is None or bootstrap is not None):
-            raise UsageError("--offline is for a cluster in a directory: give --cluster DIR, and no --bootstrap")
-        self._cluster = cluster
-        self._bootstrap = bootstrap
+    def __init__(
+        self, cluster: Path | None, bootstrap: str | None, command_config: Path | None, *, offline: bool
+    ) -> None:
+        if offline and (cluster is None or bootstrap is not None or command_config is not None):
+            raise UsageError(
+                "--offline is for a cluster in a directory: give --cluster DIR, no --bootstrap, no --command-config"
+            )
+        self._brokers = cluster, bootstrap, command_config
         self._local = LocalCluster(cluster) if offline and cluster is not None else None
 
     def read(self, filters: Sequence[AclFilter]) -> list[AclBinding]:
@@ -286,7 +313,7 @@ class _Store:
             with self._local.store_session() as session:
                 found = store_requests.read_acls(session)
             return listed(acl for acl in found if any(each.matches(acl) for each in filters))
-        with admin_client(self._cluster, self._bootstrap) as admin:
+        with admin_client(*self._brokers) as admin:
             return listed({acl for each in filters for acl in acl_admin.describe_acls(admin, each)})
 
     def create(self, acls: Sequence[AclBinding]) -> None:
@@ -294,7 +321,7 @@ class _Store:
             with self._local.store_session() as session:
                 store_requests.create_acls(session, acls)
             return
-        with admin_client(self._cluster, self._bootstrap) as admin:
+        with admin_client(*self._brokers) as admin:
             acl_admin.create_acls(admin, acls)
 
     def delete(self, filters: Sequence[AclFilter]) -> list[AclBinding]:
@@ -302,7 +329,7 @@ class _Store:
             with self._local.store_session() as session:
                 deleted = store_requests.delete_acls(session, filters)
             return listed({acl for of in deleted for acl in of})
-        with admin_client(self._cluster, self._bootstrap) as admin:
+        with admin_client(*self._brokers) as admin:
             return listed(acl_admin.delete_acls(admin, filters))
 
 

@@ -68,8 +68,11 @@ def admin_client(
 def kafka_admin_client(
     cluster: Path | None, bootstrap: str | None, command_config: Path | None
 ) -> Iterator[KafkaAdminClient]:
-    """kafka-python's client; its errors become TopicRequestErrors. Raises UnreachableError, UsageError."""
+    """kafka-python's client; its errors become TopicRequestErrors. Raises UnreachableError, AuthenticationError,
+    UsageError."""
     servers, security = bootstrap_servers(cluster, bootstrap, command_config)
+    with asyncio.Runner() as runner:
+        AdminClient(runner, servers, security).metadata(())  # kafka-python reports a refused login as a time-out
     with kafka_errors():
         admin = KafkaAdminClient(
             bootstrap_servers=servers,

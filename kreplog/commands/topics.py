@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
-from kreplog.client.reassignment import ongoing_reassignments
+from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, ClusterDeniedError, raise_for_error
+from kreplog.client.reassignment import OngoingReassignment, ongoing_reassignments
 from kreplog.client.replica_states import ReplicaState, replica_states
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
 from kreplog.cluster.local_cluster import LocalCluster
@@ -121,10 +121,13 @@ def _facts(admin: AdminClient, topic: Any) -> dict[str, Any]:
             replicas.setdefault(broker, []).append(TopicPartition(topic.name, partition.partition_index))
     states = replica_states(admin, replicas)
     numbers = [partition.partition_index for partition in topic.partitions]
-    ongoing = ongoing_reassignments(admin, {topic.name: numbers})
+    try:
+        ongoing = ongoing_reassignments(admin, {topic.name: numbers})
+    except ClusterDeniedError:  # it needs Describe on the cluster, all else only rights on the topic
+        ongoing = None
     partitions = []
     for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index)):
-        move = ongoing.get(TopicPartition(topic.name, partition.partition_index))
+        moves = _moves(ongoing, TopicPartition(topic.name, partition.partition_index))
         partitions.append(
             {
                 "partition": partition.partition_index,
@@ -132,8 +135,7 @@ def _facts(admin: AdminClient, topic: Any) -> dict[str, Any]:
                 "leader_epoch": partition.leader_epoch,
                 "replicas": list(partition.replica_nodes),
                 "isr": list(partition.isr_nodes),
-                "adding": [] if move is None else list(move.adding),
-                "removing": [] if move is None else list(move.removing),
+                **moves,
                 "replica_states": _replicas(topic.name, partition, states),
             }
         )
@@ -144,6 +146,16 @@ def _facts(admin: AdminClient, topic: Any) -> dict[str, Any]:
         "partitions": partitions,
         "degraded": degraded_partitions([topic]),
     }
+
+
+def _moves(
+    ongoing: Mapping[TopicPartition, OngoingReassignment] | None, partition: TopicPartition
+) -> dict[str, list[int] | None]:
+    """Replicas that are added and removed; None where reassignments may not be listed."""
+    if ongoing is None:
+        return {"adding": None, "removing": None}
+    move = ongoing.get(partition)
+    return {"adding": list(move.adding) if move else [], "removing": list(move.removing) if move else []}
 
 
 def _replicas(

@@ -104,7 +104,7 @@ def remove(
 
 
 def _password(file: Path | None) -> str:
-    """Raises UsageError, OSError."""
+    """Raises UsageError."""
     if file is None and sys.stdin.isatty():
         password = getpass("Password: ")
         if getpass("The same again: ") != password:
@@ -116,6 +116,8 @@ def _password(file: Path | None) -> str:
             lines = (sys.stdin.read() if file is None else file.read_text(encoding="utf-8")).splitlines()
         except UnicodeDecodeError as error:
             raise UsageError(f"{source} is not UTF-8") from error
+        except OSError as error:
+            raise UsageError(f"the password cannot be read from {source}: {error.strerror}") from error
         if len(lines) != 1:
             raise UsageError(f"{source} has {counted(len(lines), 'line')}: it needs one, the password")
     if not lines[0]:

@@ -49,7 +49,8 @@ def field_type(config: Any, field: str) -> ValueType:
     else:
         choices = type(config).__dataclass_fields__[field].metadata.get("choices")
         kind = ConfigType.LIST if field in LISTS else ConfigType.STRING
-        own = ValueType(kind, "; ".join(choices) if choices else TEXT.allowed, TEXT.parse)
+        parse_text = _joined if field in LISTS else TEXT.parse
+        own = ValueType(kind, "; ".join(choices) if choices else TEXT.allowed, parse_text)
 
     def parse(value: Any) -> Any:
         found = own.parse(value)
@@ -118,6 +119,11 @@ def _nonempty_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text that is not empty")
     return value
+
+
+def _joined(value: Any) -> str:
+    """A list as comma-separated text."""
+    return _nonempty_text(",".join(texts(value)) if isinstance(value, list) else value)
 
 
 BOOLEAN = ValueType(ConfigType.BOOLEAN, "true or false", _boolean)

@@ -100,6 +100,10 @@ def test_producers_and_consumers(acl: Acl) -> None:
     [
         (("add", "--topic", "t"), "nobody to allow or deny"),
         (("add", "--allow-principal", "alice", "--topic", "t"), "write it as User:NAME"),
+        (("add", "--allow-principal", "user:alice", "--topic", "t"), "write it as User:alice"),
+        (("add", "--deny-principal", "Group:a", "--topic", "t"), "no connection is of Group:a"),
+        (("add", "--allow-principal", "User:a", "--allow-host", "db", "--topic", "t"), "host db is no IP address"),
+        (("add", "--deny-principal", "User:a", "--deny-host", "0::1", "--topic", "t"), "write it as ::1"),
         (("add", "--allow-principal", "User:alice"), "no resource given"),
         (("add", "--allow-principal", "User:alice", "--topic", ""), "must not be empty"),
         (("add", "--allow-principal", "User:a", "--group", "g", "--operation", "Write"), "on a group the operations"),
@@ -108,6 +112,7 @@ def test_producers_and_consumers(acl: Acl) -> None:
         (("add", "--allow-principal", "User:a", "--consumer", "--topic", "t"), "--consumer needs"),
         (("add", "--allow-principal", "User:a", "--topic", "t", "--idempotent"), "goes with --producer"),
         (("remove", "--allow-principal", "User:a"), "nothing to remove"),
+        (("list", "--offline", "--command-config", "c"), "--offline is for a cluster in a directory"),
         (("list", "--offline", "--bootstrap", "127.0.0.1:1"), "--offline is for a cluster in a directory"),
     ],
 )
@@ -157,3 +162,45 @@ def test_acls_at_a_broker(acl: Acl, running: LocalCluster, kreplog: Kreplog) -> 
     logs = running.home(running.brokers[0]) / "logs"
     assert "Principal = User:ANONYMOUS is Denied operation = CREATE" in (logs / "authorizer.log").read_text()
     assert "requests CreateTopics: t" in (logs / "administration.log").read_text()
+
+
+def test_a_broker_without_an_authorizer_says_how_acls_are_written(kreplog: Kreplog, tmp_path: Path) -> None:
+    plain = LocalCluster.create(tmp_path / "c", [0], 0)
+    try:
+        plain.start()
+        refused = kreplog("acl", "list", "--cluster", plain.directory)
+    finally:
+        end(plain)
+    assert refused.code == 1
+    assert "`kreplog acl add --offline --cluster DIR` writes ACLs before" in refused.err
+
+
+def test_properties_of_the_connection(acl: Acl, running: LocalCluster, tmp_path: Path) -> None:
+    acl("add", "--offline", "--allow-principal", "User:ANONYMOUS", "--on-cluster")
+    eventually(lambda: acl("list").code == 0, lambda: acl("list").err)
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=SSL\n")
+    given = ("--command-config", str(properties))
+    topic = ("--allow-principal", "User:a", "--topic", "t")
+    for words in (("list",), ("add", *topic), ("remove", "--topic", "t")):
+        assert "no broker responds" in acl(*words, *given).err
+    properties.write_text("security.protocol=PLAINTEXT\n")
+    for words in (("list",), ("add", *topic), ("remove", "--topic", "t")):
+        assert acl(*words, *given).code == 0
+
+
+def test_rights_on_a_topic_are_enough_to_describe_it(acl: Acl, running: LocalCluster, kreplog: Kreplog) -> None:
+    """Without those on the cluster that the list of reassignments, and that of users, need."""
+    acl("add", "--offline", "--allow-principal", "User:ANONYMOUS", "--topic", "t")
+
+    def run(*words: str) -> Outcome:
+        return kreplog(*words, "--cluster", running.directory)
+
+    eventually(lambda: run("topic", "create", "t").code == 0, lambda: run("topic", "list").err)
+    described = run("topic", "describe", "t", "--json")
+    assert described.code == 0, described
+    (partition,) = json.loads(described.out)["partitions"]
+    assert (partition["leader"], partition["adding"], partition["removing"]) == (0, None, None)
+    assert run("topic", "describe", "t").code == 0
+    refused = kreplog("user", "list", "--bootstrap", running.bootstrap())
+    assert refused.err == "kreplog: list of users: Cluster authorization failed.\n"

@@ -93,6 +93,12 @@ def test_commands_at_an_address_need_the_properties(kreplog: Kreplog, cluster: L
     refused = kreplog("topic", "list", "-b", bootstrap, "--command-config", wrong)
     assert refused.code == 1
     assert "TLS fails: CERTIFICATE_VERIFY_FAILED" in refused.err
+    assert "is ssl.truststore.location the CA of the broker's certificate?" in refused.err
+    anonymous = f"security.protocol=SSL\nssl.truststore.location={cluster.directory}/tls/ca.pem\n"
+    for own in ("", f"ssl.keystore.location={stranger.keystore('client')}\n"):
+        wrong.write_text(anonymous + own)
+        refused = kreplog("topic", "list", "-b", bootstrap, "--command-config", wrong)
+        assert "is ssl.keystore.location a certificate of a CA that the broker trusts?" in refused.err
 
 
 def test_a_broker_that_is_added_gets_a_certificate(kreplog: Kreplog, tmp_path: Path) -> None:

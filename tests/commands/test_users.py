@@ -124,7 +124,7 @@ def test_over_the_protocol(cluster: LocalCluster, run: Run, monkeypatch: pytest.
         (["alice"], "", "stdin has 0 lines", {2}),
         (["alice"], "\n", "the password is empty", {2}),
         (["alice"], "one\ntwo\n", "stdin has 2 lines", {2}),
-        (["alice", "--password-file", "/nowhere"], "x", "/nowhere", {1}),
+        (["alice", "--password-file", "/nowhere"], "x", "cannot be read from /nowhere: No such file", {2}),
     ],
 )
 def test_what_is_refused_changes_nothing(

@@ -83,6 +83,8 @@ def test_clients_get_the_address_that_is_advertised_for_a_name_or_else_its_own()
             "make A a SASL_SSL listener",
         ),
         ({"sasl.enabled.mechanisms": "GSSAPI"}, "a list of some of SCRAM-SHA-256"),
+        ({"sasl.enabled.mechanisms": ["GSSAPI"]}, "a list of some of SCRAM-SHA-256"),
+        ({"sasl.enabled.mechanisms": [3]}, "must be a list of texts"),
         ({"sasl.enabled.mechanisms": ""}, "not empty"),
         ({"sasl.enabled.mechanisms": "PLAIN,PLAIN"}, "each once"),
         ({"listeners": "INSIDE://127.0.0.1:1,INSIDE://127.0.0.1:2", **NAMES}, "each needs a name of its own"),

@@ -32,7 +32,8 @@ from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 
 _DISABLED = (
-    "No Authorizer is configured: set authorizer.class.name on every broker; `kreplog acl add --dir` writes ACLs before"
+    "No Authorizer is configured: set authorizer.class.name on every broker; `kreplog acl add --offline --cluster DIR` "
+    "writes ACLs before"
 )
 
 
