@@ -50,6 +50,10 @@ def pending_removals(session: Session, topic: str) -> list[int]:
     return carry_out(admin_requests.pending_removals(topic), _SessionCalls(session))
 
 
+def topic_names(session: Session) -> set[str]:
+    return set(session.children(nodes.TOPICS))
+
+
 def read_acls(session: Session) -> list[AclBinding]:
     """All ACLs. Raises CoordinationError."""
     return carry_out(acl_requests.read_acls(), _SessionCalls(session))

@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.log_dirs import offline_directories
+from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
 from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.acls import acl_app
@@ -21,13 +23,14 @@ from kreplog.commands.connecting import admin_client
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
 from kreplog.commands.health import degraded_partitions
-from kreplog.commands.options import App, AsJson, ClusterDir, Racks, ids, print_json, racks_in
+from kreplog.commands.options import App, AsJson, ClusterDir, Racks, counted, ids, print_json, racks_in
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.producer_transactions import transaction_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 from kreplog.commands.users import user_app
+from kreplog.errors import CoordinationError, ErrorCode
 
 broker_app = App("Run a broker of a cluster on this host, and change settings of running ones.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
@@ -162,7 +165,8 @@ def _status(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
         if not serving:
             return statuses, []
         with admin_client(cluster.directory, None) as admin:
-            degraded = degraded_partitions(admin.metadata().topics)
+            topics = admin.metadata().topics
+            degraded = [*degraded_partitions(topics), *_denied(cluster, admin, {topic.name for topic in topics})]
             offline = offline_directories(admin, serving)
     except UnreachableError as error:
         return statuses, [str(error)]
@@ -171,3 +175,19 @@ def _status(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
             detail = f"offline log directories: {', '.join(offline[status.id])}; see its logs/server.log"
             statuses[index] = replace(status, state="degraded", detail=detail)
     return statuses, degraded
+
+
+def _denied(cluster: LocalCluster, admin: AdminClient, described: set[str]) -> list[str]:
+    """A line if there are topics that ACLs leave out of Metadata."""
+    if not any(cluster.settings(broker).authorizer for broker in cluster.brokers):
+        return []
+    try:
+        with cluster.store_session() as session:
+            others = store_requests.topic_names(session) - described
+    except CoordinationError as error:
+        return [f"topics that may not be described are unknown: {error}"]
+    found = admin.metadata(others).topics if others else []
+    count = sum(topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for topic in found)
+    if not count:
+        return []
+    return [f"unknown for {counted(count, 'topic')}: no ACL lets the principal of this command describe them"]

@@ -204,3 +204,16 @@ def test_rights_on_a_topic_are_enough_to_describe_it(acl: Acl, running: LocalClu
     assert run("topic", "describe", "t").code == 0
     refused = kreplog("user", "list", "--bootstrap", running.bootstrap())
     assert refused.err == "kreplog: list of users: Cluster authorization failed.\n"
+
+
+def test_topics_that_status_may_not_describe_are_counted(acl: Acl, running: LocalCluster, kreplog: Kreplog) -> None:
+    def degraded() -> list[str]:
+        found: list[str] = json.loads(kreplog("cluster", "status", running.directory, "--json").out)["degraded"]
+        return found
+
+    acl("add", "--offline", "--allow-principal", "User:ANONYMOUS", "--topic", "t")
+    eventually(lambda: kreplog("topic", "create", "t", "--cluster", running.directory).code == 0, "t is not created")
+    assert degraded() == []
+    acl("remove", "--offline", "--topic", "t")
+    line = "unknown for 1 topic: no ACL lets the principal of this command describe them"
+    eventually(lambda: degraded() == [line], lambda: str(degraded()))

@@ -112,7 +112,10 @@ class SaslConnection:
         elif self._state is _State.HANDSHAKE:
             if api in ("API_VERSIONS", "SASL_HANDSHAKE"):
                 return True
-            self._fail(f"Unexpected Kafka request of type {api} during SASL handshake.")
+            self._fail(
+                f"Unexpected Kafka request of type {api} during SASL handshake: "
+                "is the client's security.protocol SSL or PLAINTEXT, in place of one with SASL?"
+            )
         elif self._state is _State.AUTHENTICATE:
             if api == "SASL_AUTHENTICATE":
                 return True
