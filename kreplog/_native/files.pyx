@@ -392,7 +392,7 @@ def sync_file_system(str path not None):
 
 
 def file_system_type(str path not None):
-    """The type of the file system of `path`, a number of statfs(2); 0 where the system has none. Raises StorageError."""
+    """The type of the file system of `path`, a number of statfs(2); 0 where there is no such. Raises StorageError."""
     cdef bytes name = os.fsencode(path)
     cdef const char* given = name
     cdef uint32_t found = 0

@@ -12,6 +12,7 @@ import pytest
 
 from kreplog.server.broker import Broker
 from tests.certificates import HOSTS, Certificates
+from tests.integration import clusters
 from tests.server.brokers import eventually, serving, until_controlled
 
 aiokafka: Any = pytest.importorskip("aiokafka", reason="needs aiokafka, of the extra `dev`")
@@ -147,6 +148,7 @@ def test_clients_with_wrong_certificates_exchange_nothing(
     def work(broker: Broker, address: str) -> int:
         with pytest.raises(FAILURES):
             exchange(address, truststore, keystore)
+        clusters.eventually(lambda: broker.server.tls_handshakes.failed > 0, lambda: "no handshake has failed")
         return broker.server.tls_handshakes.failed
 
     assert run_beside(work, tmp_path, settings) > 0
