@@ -17,6 +17,8 @@ def connection_failure(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         name_differs = "mismatch" in error.verify_message
         return f"TLS fails: {error.reason}: {error.verify_message}{'' if name_differs else f': {_TRUST}'}"
+    if isinstance(error, ssl.SSLEOFError):  # also where a broker's alert is lost with its end of the connection
+        return f"TLS fails: the broker closed the connection: does its listener have SSL or SASL_SSL, and {_IDENTITY}"
     if isinstance(error, ssl.SSLError):
         advice = f": {_IDENTITY}" if (error.reason or "").endswith(_IDENTITY_ALERTS) else ""
         return f"TLS fails: {error.reason or error}{advice}"
