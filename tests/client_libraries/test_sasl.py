@@ -29,9 +29,9 @@ from kreplog.types import TopicPartition
 from tests.certificates import HOSTS, Certificates
 from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end, eventually
 
-confluent: Any = pytest.importorskip("confluent_kafka")
-confluent_admin: Any = pytest.importorskip("confluent_kafka.admin")
-aiokafka: Any = pytest.importorskip("aiokafka")
+confluent: Any = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka, of the extra `dev`")
+confluent_admin: Any = pytest.importorskip("confluent_kafka.admin", reason="needs confluent-kafka, of the extra `dev`")
+aiokafka: Any = pytest.importorskip("aiokafka", reason="needs aiokafka, of the extra `dev`")
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MAX_REAUTH_MS = 3000
@@ -167,13 +167,13 @@ def test_librdkafka_goes_on_after_the_end_of_a_session(secured: Secured) -> None
     while time.monotonic() < until:  # a record every now and then, over several lifetimes
         producer.produce(TOPIC, b"later", on_delivery=lambda error, _: failed.append(error) if error else None)
         assert producer.flush(WITHIN_S) == 0
-        time.sleep(0.2)
+        time.sleep(0.2)  # real time, in which sessions end
     assert not failed
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Secured, protocol: str) -> None:
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra `arrow`")
     security, address = secured.client(MECHANISMS[1], protocol=protocol), secured.addresses[protocol]
     rows = pa.record_batch({"value": pa.array([b"of kreplog"])})
     ranges: list[AppendedRange] = []
@@ -183,7 +183,7 @@ def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Se
         while time.monotonic() < until:  # over several lifetimes
             ranges += producer.append_arrow(TOPIC, rows)
             connections |= {id(each.connection) for each in producer._brokers.values()}
-            time.sleep(0.2)
+            time.sleep(0.2)  # real time, in which sessions end
         assert len(connections) == 1
     with Consumer(address, security=security) as consumer:
         consumer.assign({ranges[0].partition: ranges[0].first_offset})

@@ -126,7 +126,7 @@ def test_power_loss_of_hundreds_of_schema_files(folder: Path, shim: Path, figure
 
 
 def tables(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    pytest.importorskip("lmdb")
+    pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
     output = run_driver("table_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
     assert match and int(match[2]) >= seeds and int(match[3]) >= 4 * seeds, output

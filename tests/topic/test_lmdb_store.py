@@ -19,8 +19,8 @@ from tests.faults.forked import result_of
 from tests.topic.test_table import newest
 from tests.waiting import until
 
-pytest.importorskip("lmdb")
-lmdb_store = pytest.importorskip("kreplog.topic.lmdb_store")
+pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
+lmdb_store = pytest.importorskip("kreplog.topic.lmdb_store", reason="needs lmdb, the extra `tables`")
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class TlsListeners:
         if self.internal is not None and self.dialing is not None:
             contexts |= {"inter.broker.listener": self.internal.context, "connections to brokers": self.dialing}
         while True:
-            await asyncio.sleep(RELOAD_CHECK_S)
+            await asyncio.sleep(RELOAD_CHECK_S)  # asyncio has no notification of files that change
             for name, context in contexts.items():
                 refused = await asyncio.get_running_loop().run_in_executor(None, context.reload)
                 if refused:

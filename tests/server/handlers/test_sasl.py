@@ -27,7 +27,7 @@ from kreplog.types import SetData
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving, until_controlled
-from tests.server.loop import run
+from tests.server.loop import run, until
 
 SALT = b"sixteen bytes ok"
 SCRAM_256, SCRAM_512 = SCRAM_MECHANISMS
@@ -217,8 +217,7 @@ def test_a_failure_is_answered_and_closed_later_and_others_are_served_meanwhile(
         delay = {"connection_failed_authentication_delay_ms": 3_600_000}
         async with brokers(tmp_path, **delay) as (broker,), connected(broker) as refused, connected(broker) as other:
             waiting = asyncio.ensure_future(authenticate(refused, password="wrong"))
-            while not broker.server.failed_authentications:
-                await asyncio.sleep(0.01)
+            await until(lambda: broker.server.failed_authentications > 0)
             assert (await authenticate(other)).error_code == 0
             assert await is_served(other)
             assert not waiting.done()
@@ -336,12 +335,11 @@ def test_connections_that_are_not_authenticated_make_room_for_others(tmp_path: P
                         await authenticate(client, password="wrong")
 
             attempts = [asyncio.ensure_future(attempt()) for _ in range(9)]
-            while broker.server.failed_authentications < 9:  # each of them holds its connection
-                await asyncio.sleep(0.01)
+            await until(lambda: broker.server.failed_authentications >= 9)  # each of them holds its connection
             attempts += [asyncio.ensure_future(attempt()) for _ in range(60)]
             while broker.server.refused < 50:
                 assert broker.server.connections <= 10
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the attempts go on meanwhile
             assert await is_served(alice)
             async with connected(broker) as second:
                 await authenticate(second)
@@ -362,7 +360,7 @@ def test_a_session_ends_without_a_reauthentication(tmp_path: Path) -> None:
             response = await authenticate(client)
             assert response.session_lifetime_ms == 1500
             while await is_served(client):  # until the lifetime is over
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # real time, in which the session ends
 
     run(work)
 
@@ -432,11 +430,10 @@ def test_attempts_by_plain_wait_no_longer_than_their_connections(tmp_path: Path)
                 before = set(broker.api._tasks)
                 writer.write(b"".join(map(bytes, frames)))
                 while broker.api._tasks <= before:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # the broker has its turn
                 assert len(broker.api._tasks) <= 11
             checked.set()
-            while broker.api._tasks:
-                await asyncio.sleep(0.001)
+            await until(lambda: not broker.api._tasks)
             assert 0 < len(calls) <= 11
             for writer in writers:
                 writer.close()
@@ -550,9 +547,7 @@ def test_every_broker_sees_a_change(tmp_path: Path) -> None:
                     async with connected(broker) as client:
                         assert (await authenticate(client, "bob", password)).error_code == 0
             await alter(made[2], deletions=[{"name": "bob", "mechanism": 1}])
-            for broker in made:
-                while "bob" in broker.user_credentials.credentials.users:
-                    await asyncio.sleep(0.01)
+            await until(lambda: all("bob" not in each.user_credentials.credentials.users for each in made))
 
     run(work)
 
@@ -562,14 +557,12 @@ def test_credentials_are_read_again_after_a_session(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with brokers(tmp_path, 0, 1) as (first, second):
-            while "alice" not in second.user_credentials.credentials.users:
-                await asyncio.sleep(0.01)
+            await until(lambda: "alice" in second.user_credentials.credentials.users)
             second.store.abandon()
             async with connected(second) as client:
                 assert (await authenticate(client)).error_code == 0
             await alter(first, [upsertion("bob", "paper")])
-            while "bob" not in second.user_credentials.credentials.users:
-                await asyncio.sleep(0.01)
+            await until(lambda: "bob" in second.user_credentials.credentials.users)
             secret = first.user_credentials.credentials.secret
             assert second.user_credentials.credentials.secret == secret
             assert len(secret) == 32
@@ -582,8 +575,7 @@ def test_a_user_whose_node_is_damaged_is_refused_and_the_others_are_not(tmp_path
         async with brokers(tmp_path) as (broker,):
             await alter(broker, [upsertion("bob", "paper")])
             await broker.store.multi((SetData(nodes.user("bob"), b"{", -1),))
-            while "bob" in broker.user_credentials.credentials.users:
-                await asyncio.sleep(0.01)
+            await until(lambda: "bob" not in broker.user_credentials.credentials.users)
             async with connected(broker) as client:
                 assert (await authenticate(client, "bob", "paper")).error_message == DENIED + SCRAM_256
             async with connected(broker) as client:

@@ -36,7 +36,7 @@ def cut_off(controller: Broker, broker: int) -> None:
         if effect.broker != broker:
             send(effect)
 
-    controller.senders.control.send = drop  # type: ignore[method-assign]
+    controller.senders.control.send = drop  # type: ignore[method-assign]  # of this controller alone
 
 
 async def metadata(client: Client, *names: str) -> Any:

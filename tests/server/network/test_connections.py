@@ -431,7 +431,7 @@ def test_a_flood_of_frames_that_never_end_is_bounded(sent: int, figure: Callable
             start = struct.pack(">i", 100 << 20) + bytes(sent - 4)
             for _ in range(1000):
                 stack.enter_context(contextlib.closing(echo.connect())).sendall(start)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the server has its turn
             await until(lambda: echo.server.connections < 1001)
             await is_served(sound, echo, 2)
             grown = resident_bytes() - before
@@ -459,7 +459,7 @@ def test_a_flood_of_those_who_only_connect_ends_no_client() -> None:
             start = struct.pack(">i", 100 << 20) + bytes(70_000)
             for _ in range(600):
                 stack.enter_context(contextlib.closing(echo.connect())).sendall(start)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the server has its turn
             await until(lambda: echo.server.connections < 300)
             sound.sendall(large[-1:])
             await until(lambda: len(echo.seen) == 2)

@@ -56,7 +56,7 @@ def test_records_that_are_cut_anywhere_are_whole_requests(certificates: Certific
             before = len(echo.contexts)
             client.sock.sendall(record[:cut])
             for _ in range(3):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the server has its turn
             assert len(echo.contexts) == before
             client.sock.sendall(record[cut:])
             assert await aside(lambda: client.received(len(frame))) == frame
@@ -165,7 +165,7 @@ def test_a_broker_gets_a_frame_whose_records_are_cut(certificates: Certificates)
         for start in range(0, len(ciphertext), 10_000):
             client.sock.sendall(ciphertext[start : start + 10_000])
             for _ in range(5):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the server has its turn
         await until(lambda: len(frames) == 1)
         assert frames[0] == frame[4:]
         connection.close()

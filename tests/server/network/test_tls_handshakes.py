@@ -11,6 +11,8 @@ import shutil
 import socket
 import ssl
 import threading
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -422,26 +424,33 @@ def test_only_the_cipher_suites_that_are_named_are_offered(
     run(scenario)
 
 
-def test_renegotiation_is_refused(certificates: Certificates) -> None:
-    """A client could have the server make signatures without end. Python's client cannot request it; OpenSSL's can."""
+async def openssl_client(
+    echo: Echo, certificates: Certificates, version: str
+) -> tuple[Process, StreamWriter, StreamReader]:
+    """OpenSSL's own client, connected; its commands and its output. Skips the test where there is none."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs the command openssl")
+    host, port = echo.address
+    client = await asyncio.create_subprocess_exec(
+        *(openssl, "s_client", "-connect", f"{host}:{port}", version, "-CAfile", certificates.truststore),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert client.stdin is not None and client.stdout is not None
+    await client.stdout.readuntil(b"Verify return code: 0")
+    return client, client.stdin, client.stdout
+
+
+def test_renegotiation_is_refused(certificates: Certificates) -> None:
+    """A client could have the server make signatures without end. Python's client cannot request it; OpenSSL's can."""
 
     async def scenario() -> None:
         echo = Echo(certificates)
-        host, port = echo.address
-        client = await asyncio.create_subprocess_exec(
-            *(openssl, "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-CAfile", certificates.truststore),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        assert client.stdin is not None and client.stdout is not None
-        await client.stdout.readuntil(b"Verify return code: 0")
-        client.stdin.write(b"R\n")
-        output = await client.stdout.read()
-        assert b"no renegotiation" in output
+        client, commands, output = await openssl_client(echo, certificates, "-tls1_2")
+        commands.write(b"R\n")
+        assert b"no renegotiation" in await output.read()
         await client.wait()
         await until(lambda: not echo.server.connections)
         echo.server.close()
@@ -451,30 +460,19 @@ def test_renegotiation_is_refused(certificates: Certificates) -> None:
 
 def test_new_keys_are_taken_while_nothing_is_read(certificates: Certificates) -> None:
     """TLS 1.3: the client changes its keys, and has the server change its own."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the command openssl")
 
     async def scenario() -> None:
         echo = Echo(certificates)
-        host, port = echo.address
-        client = await asyncio.create_subprocess_exec(
-            *(openssl, "s_client", "-connect", f"{host}:{port}", "-tls1_3", "-CAfile", certificates.truststore),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        assert client.stdin is not None and client.stdout is not None
-        await client.stdout.readuntil(b"Verify return code: 0")
+        client, commands, output = await openssl_client(echo, certificates, "-tls1_3")
         for _ in range(3):
-            client.stdin.write(b"K\n")
-            await client.stdout.readuntil(b"KEYUPDATE")
+            commands.write(b"K\n")
+            await output.readuntil(b"KEYUPDATE")
         frame = request(b"content")
         assert b"\n" not in frame
-        client.stdin.write(frame)
+        commands.write(frame)
         await until(lambda: len(echo.contexts) == 1)
-        assert await client.stdout.readuntil(frame[4:])
-        client.stdin.close()
+        assert await output.readuntil(frame[4:])
+        commands.close()
         await client.wait()
         echo.server.close()
 
@@ -493,7 +491,7 @@ def test_descriptors_that_run_out_delay_handshakes(certificates: Certificates) -
             with contextlib.suppress(OSError):
                 while True:
                     waiting.append(socket.create_connection(echo.address))
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # the listener has its turn
             await asyncio.sleep(0.01)  # the listener meets the limit, too
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
