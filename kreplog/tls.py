@@ -226,10 +226,6 @@ class ReloadedContext:
         self._lock = threading.Lock()
         self.current = make(settings)
 
-    @property
-    def settings(self) -> TlsSettings:
-        return self._settings
-
     def reload(self) -> str | None:
         """Make a new context if a file has changed; a thread may call it, since it reads files.
 

@@ -30,7 +30,6 @@ from kreplog.core.security.acls import (
     Permission,
     ResourceType,
     check_binding,
-    listed,
 )
 from kreplog.core.security.principal import USER, Principal
 from kreplog.errors import UsageError
@@ -312,9 +311,9 @@ class _Store:
         if self._local is not None:
             with self._local.store_session() as session:
                 found = store_requests.read_acls(session)
-            return listed(acl for acl in found if any(each.matches(acl) for each in filters))
+            return sorted(acl for acl in found if any(each.matches(acl) for each in filters))
         with admin_client(*self._brokers) as admin:
-            return listed({acl for each in filters for acl in acl_admin.describe_acls(admin, each)})
+            return sorted({acl for each in filters for acl in acl_admin.describe_acls(admin, each)})
 
     def create(self, acls: Sequence[AclBinding]) -> None:
         if self._local is not None:
@@ -328,9 +327,9 @@ class _Store:
         if self._local is not None:
             with self._local.store_session() as session:
                 deleted = store_requests.delete_acls(session, filters)
-            return listed({acl for of in deleted for acl in of})
+            return sorted({acl for of in deleted for acl in of})
         with admin_client(*self._brokers) as admin:
-            return listed(acl_admin.delete_acls(admin, filters))
+            return sorted(acl_admin.delete_acls(admin, filters))
 
 
 # Output

@@ -18,9 +18,10 @@ from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json, printable
+from kreplog.core.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kreplog.errors import UsageError
 
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = tuple(SCRAM_MECHANISMS)
 
 user_app = App("Add, list and remove users, who authenticate themselves at SASL listeners.")
 
@@ -38,7 +39,9 @@ def add(
         list[str] | None,
         typer.Option("--mechanism", help="SCRAM-SHA-256 or SCRAM-SHA-512; may be repeated (default: both)."),
     ] = None,
-    iterations: Annotated[int, typer.Option("--iterations", min=4096, max=16384, help="Rounds of PBKDF2.")] = 4096,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Rounds of PBKDF2.")
+    ] = MIN_ITERATIONS,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,

@@ -19,7 +19,6 @@ from kreplog.core.security.acls import (
     Permission,
     ResourceType,
     check_binding,
-    listed,
 )
 from kreplog.core.security.authorizer import acls_by_resource
 from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError, UsageError
@@ -106,7 +105,7 @@ def delete_acls(filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
             matches_others = wanted.name is None or wanted.pattern_type is PatternType.MATCH
             return before if matches_others else by_name.get(wanted.name or "", ())
 
-        found[:] = [listed(filter(each.matches, candidates(each))) for each in filters]
+        found[:] = [sorted(filter(each.matches, candidates(each))) for each in filters]
         deleted = {acl for of in found for acl in of}
         return [acl for acl in before if acl not in deleted]
 

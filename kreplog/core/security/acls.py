@@ -5,7 +5,6 @@ Names and numbers are those of Kafka's protocol. Source: KIP-140, KIP-290 (prefi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -188,11 +187,6 @@ def check_binding(acl: AclBinding) -> AclBinding:
             raise UsageError(f"{text[:50]!r}... has {len(text)} characters: at most {MAX_NAME_CHARS} are allowed")
     Principal.parse(acl.principal)
     return acl
-
-
-def listed(acls: Iterable[AclBinding]) -> list[AclBinding]:
-    """In order: by resource, then principal."""
-    return sorted(acls)
 
 
 def super_users(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The table: what each API that clients are offered needs, as Kafka's KafkaApis and ControllerApis have it.
+"""The ACLs that each API of clients needs, as Kafka's KafkaApis and ControllerApis have it.
 
 An API without a row is refused by closing its connection, wherever an authorizer is configured.
 """
@@ -106,11 +106,11 @@ ADMINISTRATIVE: Mapping[int, Callable[[Any], Iterable[object]]] = MappingProxyTy
         ApiKey.DELETE_RECORDS: lambda request: [deleted.partition for deleted in request.partitions],
         ApiKey.DELETE_GROUPS: lambda request: request.group_ids,
         ApiKey.OFFSET_DELETE: lambda request: [f"{request.group_id} at {each}" for each in request.partitions],
-        ApiKey.ALTER_CONFIGS: lambda request: admin_rules.altered_configs(request),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda request: admin_rules.altered_configs(request),
+        ApiKey.ALTER_CONFIGS: admin_rules.altered_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: admin_rules.altered_configs,
         ApiKey.ELECT_LEADERS: lambda request: [named.topic for named in request.topic_partitions or ()] or ["all"],
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda request: [topic.name for topic in request.topics],
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda request: admin_rules.altered_users(request),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: admin_rules.altered_users,
         ApiKey.CREATE_ACLS: lambda request: map(admin_rules.acl_text, request.creations),
         ApiKey.DELETE_ACLS: lambda request: map(admin_rules.acl_text, request.filters),
     }

@@ -5,6 +5,7 @@ Rules, without I/O, make the one of the other. The table of all rules is in auth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -109,14 +110,11 @@ class AuthorizationCheck:
         logs_denied: bool = True,
     ) -> tuple[list[T], list[T]]:
         """The entries whose resource allows the operation, and the others, both in order."""
-        by_name: dict[str, list[T]] = {}
         entries = list(entries)
-        for entry in entries:
-            by_name.setdefault(name_of(entry), []).append(entry)
         denied = {
             name
-            for name, of in by_name.items()
-            if not self.allows(operation, kind, name, len(of), logs_denied=logs_denied)
+            for name, named in Counter(map(name_of, entries)).items()
+            if not self.allows(operation, kind, name, named, logs_denied=logs_denied)
         }
         if not denied:
             return entries, []

@@ -10,6 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from kreplog.core.broker.coordinator_lookup import GROUP, TRANSACTION
 from kreplog.core.consumer_group_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -42,6 +43,7 @@ from kreplog.core.group_messages import (
 from kreplog.core.security.acls import Operation, ResourceType
 from kreplog.errors import ErrorCode
 from kreplog.server.authorization.checks import (
+    FAILURES,
     MESSAGES,
     AuthorizationCheck,
     Authorized,
@@ -174,12 +176,11 @@ def _with_refused(group: FetchedOffsets, partitions: Iterable[TopicPartition], e
 
 def find_coordinator(check: AuthorizationCheck, request: Any) -> Authorized:
     """DESCRIBE on the group or transactional id of each key."""
-    kinds = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
-    failures = {0: _GROUP_FAILED, 1: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    kinds = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
     key_type = request.key_type or 0
     if key_type not in kinds:
         return Authorized(request)  # the handler refuses other types
-    failed: Fields = {**message_fields(failures[key_type]), "node_id": -1, "host": "", "port": -1}
+    failed: Fields = {**message_fields(FAILURES[kinds[key_type]]), "node_id": -1, "host": "", "port": -1}
     if check.version < _SEVERAL_KEYS_FROM:
         if check.allows(Operation.DESCRIBE, kinds[key_type], request.key):
             return Authorized(request)

@@ -1,4 +1,4 @@
-"""Guard: applies the table to the requests of clients, where Api dispatches them.
+"""Guard: authorizes the requests of clients by ACLs, where Api dispatches them.
 
 Without an authorizer, and for the cluster's own brokers, everything is allowed.
 """

@@ -52,7 +52,7 @@ from kreplog.server.authorization.checks import (
     message_fields,
     refused,
 )
-from kreplog.server.handlers.metadata import is_by_id, lists_all
+from kreplog.server.handlers.metadata import is_by_id, lists_all, may_create
 from kreplog.types import NO_EPOCH, EpochEndOffset
 from kreplog.wire import generic
 
@@ -299,11 +299,10 @@ def metadata(check: AuthorizationCheck, request: Any) -> Authorized:
 
 
 _NULL_NAMES_FROM = 12
-_CREATION_FROM = 4
 _OPERATIONS_FROM = 8
 _CLUSTER_OPERATIONS_TO = 10
-"""Versions of Metadata: whose names may be null, whose clients say whether topics may be created, and that have the
-authorized operations of topics, and of the cluster (KIP-430, KIP-700)."""
+"""Versions of Metadata: whose names may be null, and that have the authorized operations of topics, and of the cluster
+(KIP-430, KIP-700)."""
 
 
 def _identity(check: AuthorizationCheck, topic: Any) -> tuple[str | None, bool]:
@@ -319,8 +318,7 @@ _NamedTopic = tuple[Any, str | None, bool]
 
 def _uncreatable(check: AuthorizationCheck, request: Any, topics: list[_NamedTopic]) -> list[_NamedTopic]:
     """Topics that do not exist, may be created by the request, and not by the client."""
-    may_create = check.version < _CREATION_FROM or request.allow_auto_topic_creation
-    if not may_create or not check.creates_topics:
+    if not check.creates_topics or not may_create(request, check.version):
         return []
     missing = [each for each in topics if not each[2] and each[1] not in check.topics.all]
     if not missing or check.allows_cluster(Operation.CREATE, logs_denied=False):

@@ -21,7 +21,6 @@ from kreplog.core.security.acls import (
     Permission,
     ResourceType,
     check_binding,
-    listed,
     member,
 )
 from kreplog.core.security.authorizer import Authorizer, acls_by_resource
@@ -48,7 +47,7 @@ class AclHandlers:
 
     async def describe(self, request: Any) -> Fields:
         try:
-            found = listed(filter(_filter(request).matches, self._enabled().acls))
+            found = sorted(filter(_filter(request).matches, self._enabled().acls))
         except KreplogError as error:
             return {**_failure(error), "resources": []}
         resources = [

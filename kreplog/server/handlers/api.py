@@ -158,6 +158,9 @@ class Api:
         self._tasks: set[asyncio.Task[None]] = set()
         self._cluster_id = ClusterId(host.store)
         settings = host.settings
+        own = BrokerRegistration(
+            settings.broker_id, -1, *host.address, settings.rack, endpoints=named_endpoints(host.endpoints)
+        )
         self._metadata_handlers = MetadataHandlers(
             host.dynamic,
             host.manager.metadata,
@@ -165,9 +168,7 @@ class Api:
             host.hosted,
             host.metadata_waits.recently_failed,
             lambda: self._cluster_id.text,
-            lambda: BrokerRegistration(
-                settings.broker_id, -1, *host.address, settings.rack, endpoints=named_endpoints(host.endpoints)
-            ),
+            lambda: own,
             self._missing_topic,
             loop_ms,
         )

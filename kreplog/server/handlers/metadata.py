@@ -133,10 +133,9 @@ class MetadataHandlers:
             name = self._name_of(topic)
             view = None if name is None else known.get(name)
             requested[topic.topic_id if is_by_id(topic) else topic.name] = topic, view
-        may_create = version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation
         for topic, view in requested.values():
             if view is None and not is_by_id(topic):
-                errors[topic.name] = self._missing(topic.name, may_create)
+                errors[topic.name] = self._missing(topic.name, may_create(request, version))
         return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
@@ -330,6 +329,11 @@ def _topic(
 def is_by_id(topic: Any) -> bool:
     """Whether a topic of a Metadata request is named by its id: Java's client sends an empty name beside it."""
     return topic.name is None or bool(generic.topic_id(topic.topic_id))
+
+
+def may_create(request: Any, version: int) -> bool:
+    """Whether a Metadata request creates topics that do not exist, as those of the first clients always do."""
+    return bool(version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation)
 
 
 def lists_all(request: Any, version: int) -> bool:

@@ -52,7 +52,7 @@ class SaslHandlers:
         start: Callable[[Awaitable[None]], asyncio.Task[None]],
     ) -> None:
         self._cache = cache
-        self._settings = settings
+        self._settings = {each.name: sasl_settings(settings, each.name) for each in settings.listeners}
         self._start = start
         self._pool = ThreadPoolExecutor(1, "kreplog-passwords")
         self._turn = asyncio.Lock()
@@ -64,7 +64,7 @@ class SaslHandlers:
 
     def connection(self, listener: Listener) -> SaslConnection:
         """The state of a new connection of a listener."""
-        settings = sasl_settings(self._settings, listener.name)
+        settings = self._settings[listener.name]
         mechanisms = {name: self._mechanisms[name] for name in settings.mechanisms}
         return SaslConnection(mechanisms, settings.connections_max_reauth_ms)
 

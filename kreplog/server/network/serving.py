@@ -13,7 +13,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -411,10 +410,7 @@ class Server:
             await authenticate(sock, ServerHandshake(key, endpoint_name((at.host, at.port))))
             self._add_broker(sock, at)
         except (OSError, TimeoutError, PeerProtocolError) as error:
-            peer = "a closed connection"
-            with suppress(OSError):
-                peer = str(sock.getpeername())
-            self._refuse_broker(sock, peer, str(error) or "no response in time")
+            self._refuse_broker(sock, peer_of(sock), str(error) or "no response in time")
         except BaseException:
             sock.close()
             raise
