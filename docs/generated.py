@@ -56,7 +56,7 @@ NOT_OF_KAFKA = {
     *("max.partitions", "max.broker.partitions", "max.producer.ids.per.partition", "log.dir.group"),
     *("server.log.format", "server.log.level", "server.log.max.bytes", "server.log.backups"),
     *("controlled.shutdown.max.wait.ms", "log.stray.retention.ms", "replica.lag.max.bytes"),
-    *("transaction.state.log.commit.timeout.ms", "ssl.handshake.timeout.ms"),
+    *("transaction.state.log.commit.timeout.ms", "ssl.handshake.timeout.ms", "inter.broker.security.protocol"),
 }
 """Settings that a broker of Kafka 3.9 does not have under this name."""
 
@@ -71,7 +71,7 @@ KAFKA_DEFAULTS = {
     "ssl.keystore.type": "JKS",
     "ssl.truststore.type": "JKS",
     "max.connections.per.ip.overrides": '""',
-    "ssl.cipher.suites": "null: those of Java",
+    "ssl.cipher.suites": '"": those of Java',
     "default.replication.factor": "1",
     "num.recovery.threads.per.data.dir": "1 (2 from Kafka 4.0 on)",
     "log.flush.offset.checkpoint.interval.ms": "60000",
