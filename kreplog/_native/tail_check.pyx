@@ -11,6 +11,7 @@ from kreplog._native.batch cimport (
     BAD_LEADER_EPOCH,
     BATCH_OK,
     CONTROL,
+    HEADER_SIZE,
     TRANSACTIONAL,
     BATCH_SHORT,
     BatchHeader,
@@ -135,6 +136,8 @@ cdef class TailCheck:
     cdef int cut(self, Segment segment, int64_t at, list segments, Py_ssize_t i) except -1:
         """Cut the segment at byte `at`; the walk goes on where only blocks allocated ahead are lost."""
         cdef int64_t junk = _junk(segment, at, segment.byte_size())
+        if self.code != CUT_HERE and 0 < junk <= HEADER_SIZE - <int64_t> sizeof(int32_t):  # the record count comes last
+            self.code = BATCH_SHORT
         if self.code != CUT_HERE and junk:
             self.cuts.append(Cut(segment.path, at, self.expected, junk, reason_of(self.code)))
             _logger.warning(

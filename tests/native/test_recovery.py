@@ -629,3 +629,19 @@ def test_what_progress_raises_ends_the_opening(folder: Path) -> None:
     assert raised.value.__traceback__ is not None, "which holds the log"
     with Log.open(path) as log:
         assert list(log.read()) == sound.records
+
+
+@pytest.mark.parametrize("written", [8, 12, 16, 40, 57])
+def test_a_header_that_was_not_written_whole_is_cut_short(folder: Path, written: int) -> None:
+    """Zeros follow it, blocks allocated ahead: none of its fields that is zero is named as the reason."""
+    sound = make(folder / "data" / NAME, 4, 1)
+    copy = sound.copy(folder / "copy", killed=True)
+    *_, (_, end, _, _) = sound.bounds()
+    header = bytearray(producer_batch(1)[:written])
+    struct.pack_into(">q", header, 0, 4)
+    log_file = copy / LOG_FILE
+    log_file.write_bytes(log_file.read_bytes()[:end] + bytes(header) + bytes(4096))
+    with Log.open(copy, CONFIG) as log:
+        assert log.log_end_offset == 4
+        (cut,) = log.cuts
+    assert (cut.position, cut.reason) == (end, "the batch is cut short")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -152,6 +153,34 @@ def test_a_life(tmp_path: Path, batch: bytes) -> None:
     with_broker(tmp_path, first)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     with_broker(tmp_path, second)
+
+
+def test_an_answered_request_is_freed_at_once(tmp_path: Path, batch: bytes) -> None:
+    """With its frame and the mapped records of its response: a busy broker's garbage is not collected for minutes."""
+
+    async def requests(client: Client) -> None:
+        await client.produce(batch)
+        await client.fetch()
+        await client.call(ApiKey.METADATA, 9, topics=None)
+        await client.call(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)
+
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        await requests(client)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await requests(client)
+            gc.collect()
+            found = [type(item).__name__ for item in gc.garbage]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not {"RequestContext", "RequestHeader", "View", "memoryview"}.intersection(found)
+
+    with_broker(tmp_path, work)
 
 
 def test_a_broker_writes_its_checkpoints_while_it_runs(tmp_path: Path, batch: bytes) -> None:

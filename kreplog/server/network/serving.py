@@ -88,6 +88,7 @@ class RequestContext:
         """Send a frame; an empty one sends nothing, as after acks=0."""
         if self._buffers is None:
             self._buffers = buffers
+            self.encode = None  # often a closure over this context: in a cycle both, and the frames, would wait for gc
             self._client.send_ready_responses(self)
 
     def reply(self, response: Any) -> None:
