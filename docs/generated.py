@@ -77,6 +77,7 @@ KAFKA_DEFAULTS = {
     "log.flush.offset.checkpoint.interval.ms": "60000",
     "replica.lag.time.max.ms": "30000",
     "replica.fetch.max.bytes": "1048576",
+    "replica.selector.class": "none: as LeaderSelector",
     "leader.imbalance.check.interval.ms": "300 s (leader.imbalance.check.interval.seconds)",
     "log.flush.interval.ms": "null: log.flush.scheduler.interval.ms, no limit",
     "log.retention.ms": "604800000 (log.retention.hours = 168)",

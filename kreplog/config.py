@@ -12,6 +12,10 @@ COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC_COMPRESSION_TYPES = ("producer", "uncompressed", *COMPRESSION_TYPES[1:])
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
+REPLICA_SELECTORS = tuple(f"org.apache.kafka.common.replica.{name}Selector" for name in ("Leader", "RackAwareReplica"))
+LEADER_SELECTOR, RACK_AWARE_SELECTOR = REPLICA_SELECTORS
+"""Values of replica.selector.class (KIP-392): the classes that configs of Kafka name."""
+
 CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 RANGES = {
@@ -289,6 +293,8 @@ class ReplicationConfig:
         is far behind catches up with less CPU on either side.
     num_replica_fetchers: fetchers for each source broker.
     max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
+    replica_selector_class: which replica a consumer is to fetch from, by Kafka's name of the class (KIP-392): the
+        leader, or one in the rack that the consumer names.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage: whether
         leadership moves back to the preferred replicas, how often that is looked at, and above which share of a
         broker's preferred partitions that are led elsewhere.
@@ -303,12 +309,14 @@ class ReplicationConfig:
     replica_fetch_backoff_ms: int = 1000
     num_replica_fetchers: int = 1
     max_incremental_fetch_session_cache_slots: int = 1000
+    replica_selector_class: str = _choice(LEADER_SELECTOR, REPLICA_SELECTORS)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = 300000
     leader_imbalance_per_broker_percentage: int = 10
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        _check_choices(self)
 
 
 ASSIGNORS = {
@@ -488,7 +496,7 @@ def _check_fields(
             raise ArgumentTypeError(f"{field.name} must be a bool, not {value!r}")
 
 
-def _check_choices(settings: LogConfig | TopicConfig) -> None:
+def _check_choices(settings: LogConfig | TopicConfig | ReplicationConfig) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if "choices" in field.metadata and not (value is None and field.default is None):

@@ -190,8 +190,8 @@ class FetchRequest:
 
     session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) for none, (0, 0) for a new one; in a
     session `partitions` lists only the changes since the last request, `forgotten` those that left it. isolation_level:
-    READ_COMMITTED is for records up to the last stable offset, and rack for a replica in that rack (KIP-392), which
-    brokers ignore.
+    READ_COMMITTED is for records up to the last stable offset, and rack for a replica in that rack, to which the leader
+    sends the consumer (KIP-392); "" for none.
     """
 
     replica_id: int

@@ -1,9 +1,8 @@
-"""FetchPurgatory: the leader's side of Fetch: replies when min_bytes can be read, something changed, or time is
-over."""
+"""FetchPurgatory: the serving side of Fetch: replies when min_bytes can be read, something changed, or time is over."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core.effects import Reply, StateChange, Steps
@@ -22,8 +21,9 @@ from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.local_replica import UNREADABLE
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import ANY_ROLE, LEADER_ALONE, LEADER_OR_FOLLOWER, Role
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
-from kreplog.core.replication.sessions import FetchSessions
+from kreplog.core.replication.sessions import FetchSessions, is_refusal
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
@@ -179,7 +179,8 @@ class FetchPurgatory:
         if partition is None:
             return self._missing(requested)
         if request.replica_id in (CONSUMER, DEBUGGING):
-            return partition.check_readable(requested, request.replica_id == DEBUGGING)
+            refused = partition.check_readable(requested, roles_for(request))
+            return refused or partition.redirect(requested, request.rack, now_ms)
         self._expected.get(request.replica_id, {}).pop(requested.partition, None)
         response = yield from partition.record_fetch(requested, request.replica_id, request.broker_epoch, now_ms)
         yield from self._deletions.settle(requested.partition)
@@ -187,49 +188,50 @@ class FetchPurgatory:
 
     def _try(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Reply if min_bytes can be read, something else changed, or its deadline has passed; whether it did."""
-        consumer, debugging = (fetch.request.replica_id == kind for kind in (CONSUMER, DEBUGGING))
+        consumer = fetch.request.replica_id == CONSUMER
+        roles = roles_for(fetch.request)
         stable = consumer and fetch.request.isolation_level == READ_COMMITTED
         partitions = fetch.context.evaluate()
         waits = now_ms < fetch.deadline_ms
         if (
             waits
             and not fetch.refused
-            and not any(self._has_changed(requested, consumer, stable) for requested in partitions)
+            and not any(self._has_changed(requested, consumer, roles, stable) for requested in partitions)
         ):
             return False
         room, found, results = fetch.request.max_bytes, 0, []
         for requested in partitions:
             response = fetch.refused.get(requested.partition)
             if response is None:
-                response = yield from self._read(requested, consumer, room, debugging, stable)
+                response = yield from self._read(requested, consumer, room, roles, stable)
             results.append(response)
             size = len(response.records)
             room, found = room - size, found + size
-            waits = waits and response.error is ErrorCode.NONE and response.diverging is None
+            waits = waits and not is_refusal(response)
             waits = waits and (consumer or not self._deletions.awaits(requested))
         if waits and found < fetch.request.min_bytes:
             return False
         yield Reply(fetch.reply_to, fetch.context.finish(results))
         return True
 
-    def _has_changed(self, requested: FetchPartition, consumer: bool, stable: bool) -> bool:
+    def _has_changed(self, requested: FetchPartition, consumer: bool, roles: Collection[Role], stable: bool) -> bool:
         partition = self._partitions.get(requested.partition)
         return (
             partition is None
-            or partition.refusal(requested.current_leader_epoch, requested.topic_id) is not ErrorCode.NONE
+            or partition.refusal(requested.current_leader_epoch, requested.topic_id, roles) is not ErrorCode.NONE
             or requested.fetch_offset < partition.limit(consumer, stable)
             or requested.fetch_offset < partition.log.log_start
             or (not consumer and self._deletions.awaits(requested))
         )
 
     def _read(
-        self, requested: FetchPartition, consumer: bool, room: int, debugging: bool, stable: bool
+        self, requested: FetchPartition, consumer: bool, room: int, roles: Collection[Role], stable: bool
     ) -> Steps[FetchedPartition]:
         """Checks again first, since the partition may have changed while the fetch was delayed."""
         partition = self._partitions.get(requested.partition)
         if partition is None:
             return self._missing(requested)
-        refused = partition.check_readable(requested, debugging)
+        refused = partition.check_readable(requested, roles)
         if refused is not None:
             return refused
         try:
@@ -242,6 +244,15 @@ class FetchPurgatory:
         """The response for a partition that this broker has no replica of."""
         error = self._metadata.replica_error(requested.partition, requested.topic_id)
         return FetchedPartition(requested.partition, error, topic_id=requested.topic_id)
+
+
+def roles_for(request: FetchRequest) -> Collection[Role]:
+    """The roles in which a replica serves a fetch. A consumer that names its rack may have been sent to a follower; any
+    other is there by old metadata, and finds the leader sooner if it is refused. Kafka's followers serve all consumers
+    since version 11 of Fetch (KIP-392)."""
+    if request.replica_id == DEBUGGING:
+        return ANY_ROLE
+    return LEADER_OR_FOLLOWER if request.replica_id == CONSUMER and request.rack else LEADER_ALONE
 
 
 def each_partition_once(request: FetchRequest) -> FetchRequest:

@@ -25,13 +25,18 @@ from kreplog.types import LeaderAndIsr, StoreOperation, TopicPartition
 
 
 class LiveBrokers(Protocol):
-    """The registered brokers, and which of them can join an ISR; MetadataCache in a broker."""
+    """The registered brokers, which of them can join an ISR, and where clients reach them; MetadataCache in a
+    broker."""
 
     def is_alive(self, broker_id: int) -> bool: ...
 
     def epoch_of(self, broker_id: int) -> int: ...
 
     def can_join_isr(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def rack_of(self, broker_id: int) -> str | None: ...
+
+    def has_listeners_of(self, broker_id: int, other: int) -> bool: ...
 
 
 class IsrProposer(LocalReplica):

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Self
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import RACK_AWARE_SELECTOR, ReplicationConfig
 from kreplog.core.effects import AppendAsLeader, AppendMarker, AssignLeaderEpoch, Steps
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import UP_TO_HIGH_WATERMARK, FetchedPartition, FetchPartition, TransactionMarker
-from kreplog.core.replication import epochs, isr
+from kreplog.core.replication import epochs, isr, replica_selectors
 from kreplog.core.replication.isr import RemoteReplica
 from kreplog.core.replication.isr_proposer import IsrProposer, LiveBrokers
 from kreplog.core.replication.partition_change import PartitionChange
@@ -150,6 +150,39 @@ class LeaderRole(IsrProposer):
             if self.needs_tick():
                 self._mark_changed(PartitionChange.UNSETTLED)
         return None
+
+    def redirect(self, request: FetchPartition, rack: str, now_ms: int) -> FetchedPartition | None:
+        """The response that names the replica from which a consumer in `rack` is to fetch (KIP-392); None: from this
+        one. That replica is in the ISR, alive and reached at the same listeners, and holds the offset."""
+        if not rack or self.role is not Role.LEADER or self._settings.replica_selector_class != RACK_AWARE_SELECTOR:
+            return None
+        followers = [
+            replica_selectors.ReplicaView(
+                replica.broker_id,
+                self._brokers.rack_of(replica.broker_id),
+                replica.leo,
+                now_ms - replica.last_caught_up_ms,
+            )
+            for replica in self.replicas.values()
+            if replica.broker_id in self.isr
+            and replica_selectors.holds(replica, request.fetch_offset)
+            and self._brokers.has_listeners_of(replica.broker_id, self.broker_id)
+        ]
+        leader = replica_selectors.ReplicaView(self.broker_id, self._brokers.rack_of(self.broker_id), self.log.leo, 0)
+        preferred = replica_selectors.rack_aware(rack, leader, followers)
+        if preferred == self.broker_id:
+            return None
+        return FetchedPartition(
+            self.topic_partition,
+            ErrorCode.NONE,
+            self.visible_high_watermark(),
+            self.log.log_start,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            topic_id=request.topic_id,
+            preferred_read_replica=preferred,
+            last_stable_offset=self._visible_last_stable(),
+        )
 
     def _is_old_registration(self, replica: RemoteReplica, broker_epoch: int) -> bool:
         """A request of an earlier process of the follower says nothing about what it holds now (KIP-903)."""

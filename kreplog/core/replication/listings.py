@@ -29,6 +29,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import ANY_ROLE, LEADER_ALONE
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
@@ -110,7 +111,8 @@ class OffsetListings:
         if partition is None:
             error = self._metadata.replica_error(queried.partition)
             return ListedOffset(queried.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error), False
-        if (error := partition.refusal(queried.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
+        roles = ANY_ROLE if debugging else LEADER_ALONE
+        if (error := partition.refusal(queried.current_leader_epoch, roles=roles)) is not ErrorCode.NONE:
             return ListedOffset(queried.partition, error), False
         if queried.timestamp in (EARLIEST, EARLIEST_LOCAL):
             return _listed(partition, partition.log.log_start), False

@@ -10,6 +10,7 @@ failed. A log that such an operation left half changed is `interrupted`, and reo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Self
 
@@ -29,7 +30,7 @@ from kreplog.core.effects import (
 from kreplog.core.messages import FetchedPartition, FetchPartition
 from kreplog.core.replication import epochs
 from kreplog.core.replication.partition_change import PartitionChange
-from kreplog.core.replication.role import Role
+from kreplog.core.replication.role import LEADER_ALONE, Role
 from kreplog.errors import ErrorCode, LogFailedError, OffsetOutOfRangeError, StorageError, is_exhaustion
 from kreplog.types import NO_EPOCH, NO_LEADER, EpochEndOffset, TopicPartition
 
@@ -111,10 +112,12 @@ class LocalReplica:
 
     # Requests that it serves or refuses
 
-    def refusal(self, current_leader_epoch: int, topic_id: str = "", any_role: bool = False) -> ErrorCode:
+    def refusal(
+        self, current_leader_epoch: int, topic_id: str = "", roles: Collection[Role] = LEADER_ALONE
+    ) -> ErrorCode:
         """The error for a request made in `current_leader_epoch` (KIP-320); NONE if this replica can serve it.
 
-        any_role: the request is for this replica, whether it leads or not."""
+        roles: in which the request can be served."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if topic_id and topic_id != self.topic_id:
@@ -124,14 +127,16 @@ class LocalReplica:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if current_leader_epoch > self.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE if any_role or self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE if self.role in roles else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _is_fenced(self, current_leader_epoch: int) -> bool:
         return current_leader_epoch < self.leader_epoch
 
-    def check_readable(self, request: FetchPartition, any_role: bool = False) -> FetchedPartition | None:
-        """The response to a fetch that cannot read records here now; else None. any_role: as for refusal."""
-        if (error := self.refusal(request.current_leader_epoch, request.topic_id, any_role)) is not ErrorCode.NONE:
+    def check_readable(
+        self, request: FetchPartition, roles: Collection[Role] = LEADER_ALONE
+    ) -> FetchedPartition | None:
+        """The response to a fetch that cannot read records here now; else None. roles: as for refusal."""
+        if (error := self.refusal(request.current_leader_epoch, request.topic_id, roles)) is not ErrorCode.NONE:
             return self._refused(error, request)
         if not self.log.log_start <= request.fetch_offset <= self.log.leo:
             return self._out_of_range(request)
@@ -178,14 +183,15 @@ class LocalReplica:
         )
 
     def _visible_last_stable(self) -> int:
-        if self.log.first_unstable is None or self.high_watermark < self.epoch_start:
+        if self.log.first_unstable is None or self.visible_high_watermark() < 0:
             return -1
         return self.last_stable
 
     def visible_high_watermark(self) -> int:
         """The high watermark for clients: -1 while a new leader's may be below one that its predecessor has sent
         (KIP-207)."""
-        return self.high_watermark if self.high_watermark >= self.epoch_start else -1
+        hidden = self.role is Role.LEADER and self.high_watermark < self.epoch_start
+        return -1 if hidden else self.high_watermark
 
     def end_offset_for(self, epoch: int) -> EpochEndOffset:
         """The response to OffsetsForLeaderEpoch; as epochs.end_offset_for."""

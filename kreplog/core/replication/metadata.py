@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, TopicPartition, endpoints_of
 
 NO_CONTROLLER = -1
 
@@ -156,6 +156,20 @@ class MetadataCache:
         KIP-903). Where the ISR is written this is checked again, against the store."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch and not broker.stopping
+
+    def rack_of(self, broker_id: int) -> str | None:
+        """broker.rack of a registered broker; None if it has none."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.rack
+
+    def has_listeners_of(self, broker_id: int, other: int) -> bool:
+        """Whether a client of the other broker can reach this one: it is registered, not stopping, and has all the
+        other's listeners."""
+        broker, others = self.brokers.get(broker_id), self.brokers.get(other)
+        if broker is None or others is None or broker.stopping:
+            return False
+        listeners = {endpoint.listener for endpoint in endpoints_of(broker)}
+        return all(endpoint.listener in listeners for endpoint in endpoints_of(others))
 
 
 def is_older(state: PartitionState, held: PartitionState) -> bool:

@@ -185,8 +185,9 @@ def has_changed(high_watermark: int, log_start_offset: int, data: FetchedPartiti
 
 
 def is_refusal(data: FetchedPartition) -> bool:
-    """Whether the leader gave no records because of an error, or because the logs diverge."""
-    return data.error != ErrorCode.NONE or data.diverging is not None
+    """Whether there are no records because of an error, because the logs diverge, or because the consumer is to fetch
+    from another replica."""
+    return data.error != ErrorCode.NONE or data.diverging is not None or data.preferred_read_replica >= 0
 
 
 class FetchSessions:

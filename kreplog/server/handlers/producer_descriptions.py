@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.role import ANY_ROLE
 from kreplog.errors import ErrorCode, LogClosedError, LogFailedError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
@@ -41,7 +42,7 @@ class ProducerHandlers:
         partition, replica = self._manager.partitions.get(name), self._hosted.get(name)
         if partition is None:
             return self._manager.metadata.replica_error(name)
-        if (error := partition.refusal(NO_EPOCH, any_role=True)) is not ErrorCode.NONE:
+        if (error := partition.refusal(NO_EPOCH, roles=ANY_ROLE)) is not ErrorCode.NONE:
             return error
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if replica is None else replica.log
 
