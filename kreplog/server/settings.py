@@ -23,7 +23,6 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
-from kreplog.core.security.acls import super_users
 from kreplog.core.setting_values import (
     BOOLEAN,
     SECRET,
@@ -38,6 +37,18 @@ from kreplog.core.setting_values import (
     texts,
 )
 from kreplog.errors import UsageError
+from kreplog.server.broker_values import (
+    ADDRESS,
+    ADVERTISED_LISTENERS,
+    COORDINATION,
+    INTERNAL,
+    LISTENERS,
+    OVERRIDES,
+    PROTOCOL_MAP,
+    REPLICATION_FACTOR,
+    SUPER_USERS,
+    some_of,
+)
 from kreplog.server.listeners import (
     DEFAULT_PROTOCOLS,
     WILDCARDS,
@@ -45,13 +56,11 @@ from kreplog.server.listeners import (
     check_listeners,
     check_mechanisms,
     is_loopback,
-    parse_listener,
-    parse_protocol_map,
     with_protocols,
 )
 from kreplog.server.settings_file import read_file
 from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
-from kreplog.types import DEFAULT_LISTENER, SecurityProtocol
+from kreplog.types import SecurityProtocol
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
 LONGEST_SOCKET_PATH = 100
@@ -448,82 +457,12 @@ def replaced(settings: BrokerSettings, values: Mapping[str, Any]) -> BrokerSetti
     )
 
 
-# Values
-
-
-def _replication_factor(value: Any) -> int:
-    factor: int = integer(-1, 32767).parse(value)
-    if factor == 0:
-        raise ValueError("must be an integer from 1 to 32767, or -1")
-    return factor
-
-
-def _some_of(*allowed: str) -> ValueType:
-    def parse(value: Any) -> tuple[str, ...]:
-        found = texts(value)
-        if unknown := set(found).difference(allowed):
-            raise ValueError(f"{min(unknown)} is not one of {', '.join(allowed)}")
-        return found
-
-    return ValueType(ConfigType.LIST, ", ".join(allowed), parse)
-
-
 def _authorizer(value: Any) -> str:
     if value not in ("", STANDARD_AUTHORIZER):
         raise ValueError(f"must be {STANDARD_AUTHORIZER}, or empty for no authorizer")
     return str(value)
 
 
-def _super_users(value: Any) -> str:
-    text = ";".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    try:
-        return ";".join(super_users(text))
-    except UsageError as error:
-        raise ValueError(str(error)) from error
-
-
-def _listeners(value: Any) -> tuple[Listener, ...]:
-    return tuple(parse_listener(text) for text in texts(value))
-
-
-def _protocol_map(value: Any) -> tuple[tuple[str, SecurityProtocol], ...]:
-    return parse_protocol_map(texts(value))
-
-
-def _overrides(value: Any) -> tuple[tuple[str, int], ...]:
-    found = [text.rpartition(":") for text in texts(value)]
-    return tuple((host.removeprefix("[").removesuffix("]"), _LIMIT.parse(limit)) for host, _, limit in found)
-
-
-_LIMIT = integer(0, _MAX_INT32)
-
-
-def _address(value: Any) -> Listener:
-    """host:port."""
-    listener = parse_listener(value) if isinstance(value, str) else Listener()
-    if not listener.host or listener.name != DEFAULT_LISTENER:
-        raise ValueError("must be host:port")
-    return listener
-
-
-def _internal(value: Any) -> Listener:
-    """host:port or unix:PATH."""
-    if not isinstance(value, str):
-        raise ValueError("must be host:port or unix:PATH")
-    listener = parse_listener(value)
-    if listener.name != DEFAULT_LISTENER:
-        raise ValueError("must be host:port or unix:PATH")
-    return listener
-
-
-def _coordination(value: Any) -> str:
-    kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if kind not in ("embedded", "zookeeper") or not colon or not rest:
-        raise ValueError("must be embedded:DIRECTORY or zookeeper:HOST:PORT,HOST:PORT[/ROOT]")
-    return str(value)
-
-
-_ADDRESS = ValueType(ConfigType.STRING, "host:port", _address)
 _REQUIRED = object()
 
 _OWN = {
@@ -616,31 +555,25 @@ def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
 SETTINGS: dict[str, _Setting] = {
     "broker.id": _Setting(integer(0, _MAX_INT32), _REQUIRED),
     "listeners": _Setting(
-        ValueType(ConfigType.LIST, "[NAME://]host:port (port 0 to 65535) or [NAME://]unix:PATH", _listeners),
+        LISTENERS,
         (Listener("127.0.0.1", 9092),),  # and a unix socket, see _socket_in
     ),
-    "advertised.listeners": _Setting(ValueType(ConfigType.LIST, "[NAME://]host:port", _listeners), ()),
-    "listener.security.protocol.map": _Setting(
-        ValueType(ConfigType.LIST, f"NAME:PROTOCOL, of {', '.join(SecurityProtocol.__members__)}", _protocol_map),
-        DEFAULT_PROTOCOLS,
-    ),
+    "advertised.listeners": _Setting(ADVERTISED_LISTENERS, ()),
+    "listener.security.protocol.map": _Setting(PROTOCOL_MAP, DEFAULT_PROTOCOLS),
     "inter.broker.listener": _Setting(
-        ValueType(ConfigType.STRING, "host:port or unix:PATH", _internal),
+        INTERNAL,
         None,  # a unix socket, see _internal_socket
     ),
     "inter.broker.security.protocol": _Setting(one_of("PLAINTEXT", "SSL"), "PLAINTEXT"),
     "inter.broker.key.file": _Setting(TEXT, None),
     "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", texts), _REQUIRED),
-    "coordination": _Setting(
-        ValueType(ConfigType.STRING, "embedded:DIRECTORY or zookeeper:HOST:PORT,HOST:PORT[/ROOT]", _coordination),
-        _REQUIRED,
-    ),
+    "coordination": _Setting(COORDINATION, _REQUIRED),
     "broker.rack": _Setting(TEXT, None),
     "allow.plaintext.remote": _Setting(BOOLEAN, False),
     "authorizer.class.name": _Setting(
         ValueType(ConfigType.STRING, f"{STANDARD_AUTHORIZER}, or empty", _authorizer), ""
     ),
-    "super.users": _Setting(ValueType(ConfigType.STRING, "User:NAME, separated by semicolons", _super_users), ""),
+    "super.users": _Setting(SUPER_USERS, ""),
     "allow.everyone.if.no.acl.found": _Setting(BOOLEAN, False),
     "broker.session.timeout.ms": _Setting(integer(100, 3_600_000), 9000),
     "socket.request.max.bytes": _Setting(integer(1024, _MAX_INT32), 100 << 20),
@@ -649,15 +582,15 @@ SETTINGS: dict[str, _Setting] = {
     "queued.max.request.bytes": _Setting(integer(1 << 20, 2**40), 256 << 20),
     "max.connections": _Setting(integer(1, _MAX_INT32), 10_000),
     "max.connections.per.ip": _Setting(integer(0, _MAX_INT32), _MAX_INT32),
-    "max.connections.per.ip.overrides": _Setting(ValueType(ConfigType.STRING, "HOST:NUMBER", _overrides), ()),
+    "max.connections.per.ip.overrides": _Setting(OVERRIDES, ()),
     "max.connection.creation.rate": _Setting(integer(1, _MAX_INT32), _MAX_INT32),
     "max.partitions": _Setting(integer(1, _MAX_INT32), 200_000),
     "max.broker.partitions": _Setting(integer(1, _MAX_INT32), 50_000),
     "auto.create.topics.enable": _Setting(BOOLEAN, True),
     "num.partitions": _Setting(integer(1, 10_000), 1),
-    "default.replication.factor": _Setting(ValueType(ConfigType.INT, "1 to 32767, or -1", _replication_factor), -1),
+    "default.replication.factor": _Setting(REPLICATION_FACTOR, -1),
     "connections.max.idle.ms": _Setting(integer(10, 2**40), 600_000),
-    "metrics.listener": _Setting(_ADDRESS, None),
+    "metrics.listener": _Setting(ADDRESS, None),
     "server.log.format": _Setting(one_of("json", "text"), "json"),
     "server.log.level": _Setting(one_of("debug", "info", "warning", "error"), "info"),
     "server.log.max.bytes": _Setting(integer(64 << 10, 2**40), 64 << 20),
@@ -680,7 +613,7 @@ SETTINGS: dict[str, _Setting] = {
     "ssl.truststore.location": _Setting(TEXT, None),
     "ssl.truststore.type": _Setting(one_of("PEM"), "PEM"),
     "ssl.client.auth": _Setting(one_of(*CLIENT_AUTH), "none"),
-    "ssl.enabled.protocols": _Setting(_some_of(*PROTOCOLS), tuple(PROTOCOLS)),
+    "ssl.enabled.protocols": _Setting(some_of(*PROTOCOLS), tuple(PROTOCOLS)),
     "ssl.cipher.suites": _Setting(ValueType(ConfigType.LIST, "names of the IANA", texts), ()),
     "ssl.endpoint.identification.algorithm": _Setting(one_of("https", ""), "https"),
     "ssl.principal.mapping.rules": _Setting(TEXT, "DEFAULT"),
