@@ -78,10 +78,16 @@ RANGES = {
     "connections_max_reauth_ms": (0, 2**63 - 1),
     "connection_failed_authentication_delay_ms": (0, 2**31 - 1),
     "sasl_server_max_receive_size": (1024, 2**31 - 1),
+    "sasl_oauthbearer_clock_skew_seconds": (0, 2**31 - 1),
+    "sasl_oauthbearer_jwks_endpoint_refresh_ms": (1000, 2**53),
+    "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms": (10, 2**31 - 1),
+    "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms": (10, 2**31 - 1),
 }
 """By setting: the least and the greatest that is allowed."""
 
-LISTS = frozenset({"cleanup_policy", "group_consumer_assignors", "sasl_enabled_mechanisms"})
+LISTS = frozenset(
+    {"cleanup_policy", "group_consumer_assignors", "sasl_enabled_mechanisms", "sasl_oauthbearer_expected_audience"}
+)
 """Settings that are lists, separated by commas."""
 
 
@@ -438,7 +444,7 @@ class TransactionConfig:
         _check_fields(self)
 
 
-SASL_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+SASL_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 """The SASL mechanisms that a broker can have."""
 
 
@@ -447,17 +453,39 @@ class SaslConfig:
     """The settings of a broker's listeners of SASL_PLAINTEXT and SASL_SSL.
 
     sasl_enabled_mechanisms: the mechanisms that clients may choose from; `PLAIN`, which sends the password, on
-        listeners of SASL_SSL and unix sockets alone.
+        listeners of SASL_SSL and unix sockets alone; `OAUTHBEARER`, which sends a token, there and on loopback
+        addresses.
     connections_max_reauth_ms: time after which a client must authenticate itself again (KIP-368), 0 for never.
     connection_failed_authentication_delay_ms: time before a client that has failed to authenticate itself is answered
         and disconnected.
     sasl_server_max_receive_size: maximum size of a request of a client that has not authenticated itself.
+    sasl_oauthbearer_jwks_endpoint_url: where the public keys of the issuer of tokens are, as a JWK set (RFC 7517):
+        `https://`, `file://`, or `http://` of a loopback address.
+    sasl_oauthbearer_expected_audience: the audiences of this cluster, of which a token must have one; a token with an
+        audience is refused without it.
+    sasl_oauthbearer_expected_issuer: the issuer that a token must have; None for any whose keys there are.
+    sasl_oauthbearer_sub_claim_name: the claim that has the name of the principal.
+    sasl_oauthbearer_scope_claim_name: the claim that has the scope, which must be a text or a list of texts.
+    sasl_oauthbearer_clock_skew_seconds: how much the clocks of the issuer and of brokers may differ.
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: interval at which the keys are read again; a file is, each second.
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms, sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: pause after
+        the keys could not be read, which doubles up to the latter. The latter is also how long after a read a token
+        with an unknown key has them read again.
     """
 
     sasl_enabled_mechanisms: str = _choice("SCRAM-SHA-256,SCRAM-SHA-512", SASL_MECHANISMS)
     connections_max_reauth_ms: int = 0
     connection_failed_authentication_delay_ms: int = 100
     sasl_server_max_receive_size: int = 512 << 10
+    sasl_oauthbearer_jwks_endpoint_url: str | None = None
+    sasl_oauthbearer_expected_audience: str | None = None
+    sasl_oauthbearer_expected_issuer: str | None = None
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    sasl_oauthbearer_scope_claim_name: str = "scope"
+    sasl_oauthbearer_clock_skew_seconds: int = 30
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = 100
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = 10_000
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -472,6 +500,13 @@ class SaslConfig:
     def mechanisms(self) -> tuple[str, ...]:
         """The enabled mechanisms, in the order of responses to SaslHandshake."""
         return tuple(name.strip() for name in self.sasl_enabled_mechanisms.split(","))
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """The expected audiences of tokens."""
+        return tuple(
+            name.strip() for name in (self.sasl_oauthbearer_expected_audience or "").split(",") if name.strip()
+        )
 
 
 def _check_fields(

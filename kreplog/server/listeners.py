@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from kreplog.config import SaslConfig
 from kreplog.errors import UsageError
@@ -121,12 +122,45 @@ def check_listeners(listeners: Sequence[Listener], advertised: Sequence[Listener
 
 
 def check_mechanisms(listener: Listener, sasl: SaslConfig) -> None:
-    """Raise UsageError for a listener by which clients would send their passwords over a network as they are."""
-    exposed = listener.host and listener.security_protocol is SecurityProtocol.SASL_PLAINTEXT
-    if exposed and "PLAIN" in sasl.mechanisms:
+    """Raise UsageError for a listener by which clients would send passwords or tokens over a network as they are, and
+    for OAUTHBEARER without keys of tokens."""
+    if not listener.security_protocol.authenticates:
+        return
+    exposed = listener.host and not listener.security_protocol.encrypts
+    for mechanism, secrets, refused in (
+        ("PLAIN", "passwords", exposed),
+        ("OAUTHBEARER", "tokens", exposed and not is_loopback(listener.host)),
+    ):
+        if refused and mechanism in sasl.mechanisms:
+            raise UsageError(
+                f"listeners = {listener}: clients would send their {secrets} unencrypted: take {mechanism} out of "
+                f"sasl.enabled.mechanisms, or make {listener.name} a SASL_SSL listener"
+            )
+    if "OAUTHBEARER" in sasl.mechanisms:
+        _check_jwks_url(sasl.sasl_oauthbearer_jwks_endpoint_url)
+
+
+def _check_jwks_url(url: str | None) -> None:
+    """Raise UsageError for a URL that others on the way could answer in the issuer's place."""
+    if url is None:
         raise UsageError(
-            f"listeners = {listener}: clients would send their passwords unencrypted: take PLAIN out of "
-            f"sasl.enabled.mechanisms, or make {listener.name} a SASL_SSL listener"
+            "OAUTHBEARER in sasl.enabled.mechanisms needs sasl.oauthbearer.jwks.endpoint.url, where the public keys of "
+            "the issuer of tokens are"
+        )
+    try:
+        parts = urlsplit(url)
+        host, credentials = parts.hostname or "", parts.username or parts.password
+    except ValueError:
+        parts, host, credentials = urlsplit(""), "", None
+    is_allowed = {
+        "file": host in ("", "localhost") and parts.path.startswith("/"),
+        "https": bool(host),
+        "http": is_loopback(host),
+    }
+    if not is_allowed.get(parts.scheme) or credentials:
+        raise UsageError(
+            f"sasl.oauthbearer.jwks.endpoint.url = {'(hidden)' if credentials else url}: must be https://HOST/PATH, "
+            "file:///PATH, or http:// of a loopback address, without a name and password"
         )
 
 

@@ -342,8 +342,15 @@ def _check_listeners(settings: BrokerSettings) -> None:
                 f"{_OF_LISTENER}{name.lower()}.{setting}: listeners have none named {name}, but "
                 f"{', '.join(sorted(names))}"
             )
+    mechanisms: set[str] = set()
     for listener in settings.listeners:
-        check_mechanisms(listener, sasl_settings(settings, listener.name))
+        sasl = sasl_settings(settings, listener.name)
+        check_mechanisms(listener, sasl)
+        mechanisms.update(sasl.mechanisms)
+    if "OAUTHBEARER" not in mechanisms:
+        for name in settings.given:
+            if name.startswith("sasl.oauthbearer."):
+                raise UsageError(f"{name} has no effect without OAUTHBEARER in sasl.enabled.mechanisms")
     given = [("listeners", listener) for listener in settings.listeners]
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))

@@ -37,6 +37,8 @@ class PlainClient:
 class PlainServer:
     """The server's end of one exchange. is_password: whether it is the user's password; takes milliseconds of CPU."""
 
+    lifetime_ms = 0
+
     def __init__(self, is_password: Callable[[str, str], bool]) -> None:
         self.is_complete = False
         self.username = ""

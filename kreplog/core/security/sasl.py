@@ -6,7 +6,8 @@
     FAILED           nothing: the connection is closed
 
 A SaslHandshake on an authenticated connection whose session has a lifetime begins a re-authentication, which goes
-through AUTHENTICATE again, by the same mechanism and for the same principal (KIP-368).
+through AUTHENTICATE again, by the same mechanism and for the same principal (KIP-368). A session ends with the
+credential that began it, such as a token, or connections.max.reauth.ms later, if that is earlier.
 Source: KIP-43, KIP-152, KIP-368; Kafka's SaslServerAuthenticator.
 """
 
@@ -18,6 +19,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from kreplog.core.security.principal import ANONYMOUS, Principal
+from kreplog.core.security.scram import MAX_MESSAGE_BYTES
 from kreplog.errors import AuthenticationError, ErrorCode, InvalidCredentialsError
 
 REAUTHENTICATION_PAUSE_MS = 1000
@@ -25,10 +27,11 @@ REAUTHENTICATION_PAUSE_MS = 1000
 
 
 class SaslExchange(Protocol):
-    """The server's end of one exchange of a mechanism."""
+    """The server's end of one exchange of a mechanism. lifetime_ms: how long its credential is valid; 0 for no end."""
 
     is_complete: bool
     username: str
+    lifetime_ms: int
 
     def respond(self, message: bytes) -> bytes:
         """The response to the client's next message. Raises AuthenticationError."""
@@ -37,10 +40,11 @@ class SaslExchange(Protocol):
 @dataclass(frozen=True, slots=True)
 class SaslMechanism:
     """A mechanism that clients may choose. begin: begins an exchange. is_costly: whether its `respond` takes
-    milliseconds of CPU."""
+    milliseconds of CPU. max_message_bytes: maximum of a client's message."""
 
     begin: Callable[[], SaslExchange]
     is_costly: bool = False
+    max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ class _State(Enum):
 
 
 class SaslConnection:
-    """The state of SASL on one connection. mechanisms: the enabled ones by name. max_reauth_ms: lifetime of a session,
-    0 for no end.
+    """The state of SASL on one connection. mechanisms: the enabled ones by name. max_reauth_ms: maximum lifetime of a
+    session, 0 for no end.
 
     principal: whose connection it is; ANONYMOUS until that is authenticated. failure: why it is to be closed, for the
     log; "" while it is not.
@@ -87,6 +91,18 @@ class SaslConnection:
         self._exchange: SaslExchange | None = None
         self._has_headers = True
         self._authenticated_ms = 0
+        self._lifetime_ms = 0  # of the session, 0 for no end
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism of the exchange, or of the last one; "" before the first."""
+        return self._mechanism
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Maximum of the next token."""
+        mechanism = self._mechanisms.get(self._mechanism)
+        return MAX_MESSAGE_BYTES if mechanism is None else mechanism.max_message_bytes
 
     @property
     def expects_raw_token(self) -> bool:
@@ -127,7 +143,7 @@ class SaslConnection:
         enabled = tuple(self._mechanisms)
         if self._state is _State.AUTHENTICATED:
             since_ms = now_ms - self._authenticated_ms
-            if not self._max_reauth_ms or since_ms < REAUTHENTICATION_PAUSE_MS:
+            if not self._lifetime_ms or since_ms < REAUTHENTICATION_PAUSE_MS:
                 return ILLEGAL_HANDSHAKE
         if mechanism not in self._mechanisms:
             self._fail(f"Unsupported SASL mechanism {mechanism[:100]}")
@@ -174,10 +190,11 @@ class SaslConnection:
             return AuthenticateResponse(error.kafka_code, message)
         self._exchange, self._state = None, _State.AUTHENTICATED
         self.principal, self._authenticated_ms = principal, now_ms
-        return AuthenticateResponse(auth_bytes=response, session_lifetime_ms=self._max_reauth_ms)
+        self._lifetime_ms = min((each for each in (exchange.lifetime_ms, self._max_reauth_ms) if each), default=0)
+        return AuthenticateResponse(auth_bytes=response, session_lifetime_ms=self._lifetime_ms)
 
     def _is_expired(self, now_ms: int) -> bool:
-        return self._max_reauth_ms > 0 and now_ms - self._authenticated_ms > self._max_reauth_ms
+        return self._lifetime_ms > 0 and now_ms - self._authenticated_ms > self._lifetime_ms
 
     def _fail(self, reason: str) -> None:
         self._exchange, self._state, self.failure = None, _State.FAILED, reason

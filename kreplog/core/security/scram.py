@@ -82,6 +82,8 @@ class ScramServer:
     """The server's end of one exchange. credential_of: a user's credential, one that no password fits for an unknown
     user. nonce: random, printable and without commas. username: from the first message on."""
 
+    lifetime_ms = 0
+
     def __init__(self, mechanism: ScramMechanism, credential_of: Callable[[str], ScramCredential], nonce: str) -> None:
         self.is_complete = False
         self.username = ""
@@ -153,7 +155,7 @@ class ScramClient:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={_escaped(username)},r={nonce}"
+        self._bare = f"n={escaped_name(username)},r={nonce}"
         self._signature: bytes | None = None
 
     def first(self) -> bytes:
@@ -224,7 +226,8 @@ def _name(escaped: str) -> str:
     return parts[0] + "".join((",", "=")[part.startswith("3D")] + part[2:] for part in parts[1:])
 
 
-def _escaped(name: str) -> str:
+def escaped_name(name: str) -> str:
+    """A name as messages have it, with escapes of "," and "="."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 

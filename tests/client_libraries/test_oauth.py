@@ -1,0 +1,126 @@
+"""Client libraries, unmodified, with tokens of an issuer: over TLS and on a loopback address."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kafka
+import pytest
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from kreplog.cluster.files import free_ports
+from kreplog.cluster.local_cluster import LocalCluster
+from tests.certificates import HOSTS, Certificates
+from tests.client_libraries.test_sasl import TOPIC, with_listeners
+from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end
+from tests.tokens import Issuer
+
+confluent: Any = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka, of the extra `dev`")
+
+PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+class Secured(NamedTuple):
+    """A cluster of one broker, with listeners of OAUTHBEARER, and the file of the CA of its certificate."""
+
+    cluster: LocalCluster
+    addresses: dict[str, str]
+    truststore: str
+    issuer: Issuer
+
+    def of_librdkafka(self, protocol: str, lifetime_s: float = 300) -> dict[str, Any]:
+        issued: list[str] = []
+
+        def oauth_cb(_: str) -> tuple[str, float]:
+            issued.append(self.issuer.token("alice", lifetime_s=lifetime_s))
+            return issued[-1], time.time() + lifetime_s / 2  # it looks for another each second, from 80% of that on
+
+        return {
+            "bootstrap.servers": self.addresses[protocol],
+            "security.protocol": protocol,
+            "ssl.ca.location": self.truststore,
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": oauth_cb,
+        }
+
+    def of_kafka_python(self, protocol: str) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.addresses[protocol],
+            "security_protocol": protocol,
+            "ssl_cafile": self.truststore,
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": Provider(self.issuer),
+        }
+
+
+class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
+
+    def token(self) -> str:
+        return self._issuer.token("alice")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    certificates, issuer = Certificates(tmp_path_factory.mktemp("ca")), Issuer(tmp_path_factory.mktemp("issuer"))
+    issuer.publish()
+    cluster = LocalCluster.create(tmp_path_factory.mktemp("oauth") / "c", [0], 0, GROUPS[2:])
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(PROTOCOLS, free_ports(2), strict=True)}
+    file = cluster.home(0) / "broker.toml"
+    first, listeners, *lines = file.read_text().splitlines()
+    lines += [
+        with_listeners(listeners, lambda given: [*given, *(f"{name}://{at}" for name, at in addresses.items())]),
+        f'"ssl.keystore.location" = "{certificates.keystore("broker", HOSTS)}"',
+        *(f'"{name.replace("_", ".")}" = "{value}"' for name, value in issuer.settings().items()),
+        '"sasl.oauthbearer.clock.skew.seconds" = 0',
+    ]
+    file.write_text("\n".join([first, *lines, ""]))
+    try:
+        cluster.start()
+        with admin_of(cluster.bootstrap()) as admin:
+            admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        yield Secured(cluster, addresses, certificates.truststore, issuer)
+    finally:
+        end(cluster)
+
+
+@every_protocol
+def test_kafka_python_produces_and_consumes(secured: Secured, protocol: str) -> None:
+    client = secured.of_kafka_python(protocol)
+    producer = kafka.KafkaProducer(**client)
+    sent = producer.send(TOPIC, b"of kafka-python").get(WITHIN_S)
+    producer.close()
+    consumer = kafka.KafkaConsumer(TOPIC, group_id=f"python {protocol}", auto_offset_reset="earliest", **client)
+    assert next(message for message in consumer if message.offset == sent.offset).value == b"of kafka-python"
+    consumer.close()
+
+
+@every_protocol
+def test_librdkafka_goes_on_when_its_token_expires(secured: Secured, protocol: str) -> None:
+    """It authenticates itself again with a new token (KIP-368): nothing is lost, nobody notices."""
+    errors: list[Any] = []
+    settings = {**secured.of_librdkafka(protocol, lifetime_s=6), "error_cb": errors.append}
+    producer = confluent.Producer(settings)
+    failed: list[Any] = []
+    began = time.monotonic()
+    while time.monotonic() < began + 8:  # more than the lifetime of a token
+        producer.produce(TOPIC, b"of librdkafka", on_delivery=lambda error, _: failed.append(error) if error else None)
+        assert producer.flush(WITHIN_S) == 0
+    assert not failed
+    assert not errors
+
+
+def test_a_token_of_another_issuer_is_refused(secured: Secured, tmp_path: Path) -> None:
+    forged = secured._replace(issuer=Issuer(tmp_path))
+    forged.issuer.key = forged.issuer.other
+    errors: list[Any] = []
+    producer = confluent.Producer({**forged.of_librdkafka("SASL_SSL"), "error_cb": errors.append})
+    deadline = time.monotonic() + WITHIN_S
+    while not any("invalid credentials with SASL mechanism OAUTHBEARER" in str(error) for error in errors):
+        assert time.monotonic() < deadline, errors
+        producer.poll(0.1)
