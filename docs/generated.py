@@ -42,6 +42,7 @@ from tests.test_flaws import places
 UNITS = {
     "ms": "ms",
     "minutes": "min",
+    "seconds": "s",
     "bytes.per.second": "bytes/s",
     "bytes": "bytes",
     "buffer.size": "bytes",
@@ -85,6 +86,7 @@ KAFKA_DEFAULTS = {
     "retention.ms": "604800000",
     "group.consumer.assignors": f"{','.join(ASSIGNORS)} (the same ones, by their classes)",
     "sasl.enabled.mechanisms": "GSSAPI",
+    "security.inter.broker.protocol": "PLAINTEXT",
     "group.consumer.migration.policy": "disabled (bidirectional from Kafka 4.0 on)",
     "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
 }

@@ -79,7 +79,7 @@ RANGES = {
     "connection_failed_authentication_delay_ms": (0, 2**31 - 1),
     "sasl_server_max_receive_size": (1024, 2**31 - 1),
     "sasl_oauthbearer_clock_skew_seconds": (0, 2**31 - 1),
-    "sasl_oauthbearer_jwks_endpoint_refresh_ms": (1000, 2**53),
+    "sasl_oauthbearer_jwks_endpoint_refresh_ms": (1000, 2**40),
     "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms": (10, 2**31 - 1),
     "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms": (10, 2**31 - 1),
 }
@@ -469,8 +469,8 @@ class SaslConfig:
     sasl_oauthbearer_clock_skew_seconds: how much the clocks of the issuer and of brokers may differ.
     sasl_oauthbearer_jwks_endpoint_refresh_ms: interval at which the keys are read again; a file is, each second.
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms, sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: pause after
-        the keys could not be read, which doubles up to the latter. The latter is also how long after a read a token
-        with an unknown key has them read again.
+        the keys could not be read, which doubles from the first to the second; the second is also the least pause
+        between reads that tokens with unknown keys cause.
     """
 
     sasl_enabled_mechanisms: str = _choice("SCRAM-SHA-256,SCRAM-SHA-512", SASL_MECHANISMS)

@@ -22,7 +22,10 @@ from kreplog.cluster.tls_files import add_certificates, client_properties, with_
 from kreplog.errors import UsageError
 from kreplog.server.settings_file import parse
 
-_INDIVIDUAL = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack", "ssl.keystore.location"}
+_INDIVIDUAL = {
+    *("broker.id", "listeners", "log.dirs", "broker.rack", "ssl.keystore.location", "inter.broker.listener"),
+    *("inter.broker.listener.name", "security.inter.broker.protocol"),  # which name one of the listeners
+}
 
 
 def new_broker_settings(cluster: LocalCluster, brokers: Sequence[int], given: Sequence[str]) -> list[str]:

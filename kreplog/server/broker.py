@@ -193,7 +193,8 @@ class Broker:
         with self._named("inter.broker.listener", settings.internal):
             if settings.internal.path:
                 make_private_directory(Path(settings.internal.path).parent)
-            return clients, self.server.listen_internally(settings.internal, key, self.tls.internal)
+            at = settings.internal_advertised
+            return clients, self.server.listen_internally(settings.internal, key, self.tls.internal, at)
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:

@@ -49,6 +49,7 @@ from kreplog.server.broker_values import (
     SUPER_USERS,
     some_of,
 )
+from kreplog.server.internal_listener import LISTENER_NAME, NOT_NEEDED, SECURITY_PROTOCOL, separate
 from kreplog.server.listeners import (
     DEFAULT_PROTOCOLS,
     WILDCARDS,
@@ -85,7 +86,9 @@ class BrokerSettings:
     protocol_map: the security protocol of each listener, by its name.
     internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
     the first log directory. internal_protocol: of that listener, for a TCP address: PLAINTEXT or SSL. key_file: the
-    cluster's key, which authenticates connections to an internal TCP listener.
+    cluster's key, which authenticates connections to an internal TCP listener. internal_name: the name of the one of
+    `listeners` that is the internal one, not for clients. internal_by_protocol: the same, by the protocol that is its
+    name. internal_advertised: the address by which other brokers reach it, None for its own.
     allow_plaintext_remote: allow PLAINTEXT listeners, metrics.listener, and without an authorizer SSL listeners that
     require no certificate of clients, on other than loopback addresses.
     authorizer: STANDARD_AUTHORIZER, which authorizes the requests of clients by ACLs; "" for none: all may do
@@ -135,6 +138,9 @@ class BrokerSettings:
     protocol_map: tuple[tuple[str, SecurityProtocol], ...]
     internal: Listener
     internal_protocol: str
+    internal_name: str | None
+    internal_by_protocol: str | None
+    internal_advertised: Listener | None
     key_file: str | None
     log_dirs: tuple[str, ...]
     coordination: str
@@ -222,6 +228,8 @@ def check(
     for name, (value, source) in given.items():
         if name in RENAMED:
             raise UsageError(f"{name} in {source} is called {RENAMED[name]}: rename it there")
+        if name in NOT_NEEDED:
+            raise UsageError(f"{name} in {source} is no setting here: {NOT_NEEDED[name]}; take it out there")
         if name.startswith(_OF_LISTENER):
             listener, _, setting = name.removeprefix(_OF_LISTENER).partition(".")
             if setting not in PER_LISTENER:
@@ -243,15 +251,15 @@ def check(
     complete = {name: values.get(name, setting.default) for name, setting in SETTINGS.items()}
     if "listeners" not in values:
         complete["listeners"] += _socket_in(complete["log.dirs"][0])
-    if complete["inter.broker.listener"] is None:
-        complete["inter.broker.listener"] = _internal_socket(complete)
-    complete["inter.broker.listener"] = replace(
-        complete["inter.broker.listener"],
-        security_protocol=SecurityProtocol[complete["inter.broker.security.protocol"]],
-    )
     complete["listeners"] = with_protocols(complete["listeners"], complete["listener.security.protocol.map"])
+    separated = separate(complete, values.keys())
+    complete["inter.broker.listener"] = separated.internal
+    complete["inter.broker.security.protocol"] = separated.internal.security_protocol.name
+    complete[LISTENER_NAME] = separated.name
+    complete["listeners"], complete["advertised.listeners"] = separated.clients, separated.advertised
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
+        internal_advertised=separated.advertised_internal,
         unused=tuple((name, complete[name]) for name in UNUSED),
         given=frozenset(values),
         listener_values=listener_values,
@@ -296,37 +304,29 @@ def _socket_in(log_dir: str) -> tuple[Listener, ...]:
     return (Listener(path=path),) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ()
 
 
-def _internal_socket(values: Mapping[str, Any]) -> Listener:
-    """The default internal listener, for brokers of one host. Raises UsageError if the cluster may span hosts."""
-    remote = any(listener.host and not is_loopback(listener.host) for listener in values["listeners"])
-    if remote and values["coordination"].startswith("zookeeper:"):
-        raise UsageError(
-            "brokers on other hosts cannot reach this one: set inter.broker.listener to host:port (and "
-            "inter.broker.key.file), or to unix:PATH if all brokers of the cluster are on this host"
-        )
-    return Listener(path=os.path.join(os.path.abspath(values["log.dirs"][0]) + ".internal", "broker.sock"))
-
-
 def _check_internal(settings: BrokerSettings) -> None:
     """Raise UsageError for an internal listener that brokers cannot connect to, or that needs a key."""
-    internal = settings.internal
+    internal, advertised = settings.internal, settings.internal_advertised
+    shown = f"inter.broker.listener = {internal}"
+    if settings.internal_name is not None:
+        shown = f"{LISTENER_NAME} = {settings.internal_name}: {internal}"
     if internal.path:
         if not os.path.isabs(internal.path):
-            raise UsageError(f"inter.broker.listener = {internal}: the path of a unix socket must begin with /")
+            raise UsageError(f"{shown}: the path of a unix socket must begin with /")
         if internal.security_protocol.encrypts:
             raise UsageError(
-                f"inter.broker.security.protocol = {settings.internal_protocol} needs inter.broker.listener to be "
-                f"host:port: {internal} has no TLS, and is of this host's brokers alone"
+                f"{shown}: {settings.internal_protocol} between brokers needs inter.broker.listener to be host:port, "
+                f"or {LISTENER_NAME} to name one: a unix socket has no TLS, and is of this host's brokers alone"
             )
-    elif internal.host in WILDCARDS:
+    elif (internal if advertised is None else advertised).host in WILDCARDS:
         raise UsageError(
-            f"inter.broker.listener = {internal} is not an address that other brokers can connect to: use that of the "
-            "network between them"
+            f"{shown} is not an address that other brokers can connect to: use that of the network between them"
+            + (", or set advertised.listeners" if settings.internal_name else "")
         )
     elif settings.key_file is None:
         raise UsageError(
-            f"inter.broker.listener = {internal} needs inter.broker.key.file: the cluster's key, the same on all its "
-            "hosts; `kreplog cluster create` makes one, cluster.key"
+            f"{shown} needs inter.broker.key.file: the cluster's key, the same on all its hosts; `kreplog cluster "
+            "create` makes one, cluster.key"
         )
 
 
@@ -335,6 +335,8 @@ def _check_listeners(settings: BrokerSettings) -> None:
     cannot connect to."""
     check_listeners(settings.listeners, settings.advertised)
     names = {listener.name for listener in settings.listeners}
+    if settings.internal_name is not None:
+        names.add(settings.internal_name)
     for name, own in settings.listener_values.items():
         if name not in names:
             setting = next(iter(own))
@@ -364,6 +366,11 @@ def _check_listeners(settings: BrokerSettings) -> None:
                 f"{name} = {listener}: {listener.host} is not a loopback address, and whoever connects to it may "
                 f"{access}; {advice}set allow.plaintext.remote = true to allow that"
             )
+
+
+def internal_tls(settings: BrokerSettings) -> TlsSettings:
+    """The settings of TLS of the internal listener, and of connections to those of other brokers."""
+    return settings.tls if settings.internal_name is None else tls_settings(settings, settings.internal_name)
 
 
 def _is_open_to_all(settings: BrokerSettings, listener: Listener) -> bool:
@@ -479,6 +486,8 @@ _OWN = {
     "listener.security.protocol.map": "protocol_map",
     "inter.broker.listener": "internal",
     "inter.broker.security.protocol": "internal_protocol",
+    LISTENER_NAME: "internal_name",
+    SECURITY_PROTOCOL: "internal_by_protocol",
     "inter.broker.key.file": "key_file",
     "log.dirs": "log_dirs",
     "coordination": "coordination",
@@ -569,8 +578,10 @@ SETTINGS: dict[str, _Setting] = {
     "listener.security.protocol.map": _Setting(PROTOCOL_MAP, DEFAULT_PROTOCOLS),
     "inter.broker.listener": _Setting(
         INTERNAL,
-        None,  # a unix socket, see _internal_socket
+        None,  # a unix socket beside the first of log.dirs
     ),
+    LISTENER_NAME: _Setting(TEXT, None),
+    SECURITY_PROTOCOL: _Setting(one_of(*SecurityProtocol.__members__), None),
     "inter.broker.security.protocol": _Setting(one_of("PLAINTEXT", "SSL"), "PLAINTEXT"),
     "inter.broker.key.file": _Setting(TEXT, None),
     "log.dirs": _Setting(ValueType(ConfigType.LIST, "texts", texts), _REQUIRED),

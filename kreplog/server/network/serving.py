@@ -372,16 +372,24 @@ class Server:
         self._listening.append(listening)
         return listening.address
 
-    def listen_internally(self, address: Listener, key: bytes | None, tls: TlsListener | None = None) -> Listener:
-        """Open the listener for other brokers. key: the cluster's key, required for a TCP address. tls: of one that
-        encrypts; connections prove the key in it.
+    def listen_internally(
+        self,
+        address: Listener,
+        key: bytes | None,
+        tls: TlsListener | None = None,
+        advertised: Listener | None = None,
+    ) -> Listener:
+        """Open the listener for other brokers; returns the address by which they reach it. key: the cluster's key,
+        required for a TCP address. tls: of one that encrypts; connections prove the key in it. advertised: the address
+        where other brokers reach it, None for its own.
 
         Raises UsageError, OSError, StorageError."""
         if not address.path and key is None:
             raise UsageError(f"the internal listener {address} needs the cluster's key: set inter.broker.key.file")
-        listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key, tls))
+        listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, reached, key, tls))
+        reached = listening.address if advertised is None else advertised
         self._listening.append(listening)
-        return listening.address
+        return reached
 
     def _accept_broker(self, sock: socket.socket, at: Listener, key: bytes | None, tls: TlsListener | None) -> None:
         if key is None or at.path:  # a unix socket

@@ -14,7 +14,7 @@ from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.core.security.principal_mapping import PrincipalMapping
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.listeners import Listener
-from kreplog.server.settings import BrokerSettings, tls_settings
+from kreplog.server.settings import BrokerSettings, internal_tls, tls_settings
 from kreplog.tls import ReloadedContext, TlsSettings, TlsSocket, client_context, server_context
 
 _log = logging.getLogger("kreplog.server")
@@ -61,8 +61,9 @@ class TlsListeners:
                     self._by_name[listener.name] = _tls_listener(own)
         if settings.internal.security_protocol.encrypts:
             with _named(f"inter.broker.listener = {settings.internal}"):
-                self.internal = _tls_listener(replace(settings.tls, client_auth="required"))
-                self.dialing = ReloadedContext(client_context, settings.tls)
+                own = internal_tls(settings)
+                self.internal = _tls_listener(replace(own, client_auth="required"))
+                self.dialing = ReloadedContext(client_context, own)
 
     def of(self, listener: Listener) -> TlsListener | None:
         return self._by_name.get(listener.name)
