@@ -27,6 +27,12 @@ class UnknownTopicError(KreplogError):
     kafka_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+class TopicAuthorizationError(KreplogError):
+    """The principal of this client may not read, write or describe the topic: it needs an ACL, or another login."""
+
+    kafka_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
 class TopicRecreatedError(KreplogError):
     """The topic was deleted and created again under its name: offsets of the old topic mean nothing in the new one.
 

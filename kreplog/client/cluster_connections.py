@@ -14,6 +14,7 @@ from kreplog.client.broker_client import Address
 from kreplog.client.bulk_connection import BulkConnection, close_quietly
 from kreplog.client.bulk_errors import (
     BrokersUnreachableError,
+    TopicAuthorizationError,
     TopicRecreatedError,
     UnknownTopicError,
     UnsupportedBrokerError,
@@ -121,7 +122,7 @@ class ClusterConnections:
 
     def require(self, partitions: Iterable[TopicPartition], deadline: float) -> ClusterMetadata:
         """Metadata that hold all of `partitions`; a topic that is unknown is looked for until `deadline`, since brokers
-        learn of a new one at different times. Raises UnknownTopicError, and as `refresh`."""
+        learn of a new one at different times. Raises UnknownTopicError, TopicAuthorizationError, and as `refresh`."""
         wanted = list(partitions)
         while True:
             missing = [partition for partition in wanted if partition not in self.metadata.partitions]
@@ -131,6 +132,9 @@ class ClusterConnections:
             missing = [partition for partition in missing if partition not in self.metadata.partitions]
             if not missing:
                 return self.metadata
+            for partition in missing:
+                if self.metadata.denies(partition.topic):
+                    raise unauthorized(partition)
             if time.monotonic() + RETRY_BACKOFF_S >= deadline:
                 raise UnknownTopicError(
                     f"{missing[0]}: the cluster has no such topic or partition", partition=str(missing[0])
@@ -158,6 +162,14 @@ class ClusterConnections:
         if timeout_s <= 0:
             raise TimeoutError("no time is left to connect")
         return BulkConnection(address, self._client_id, timeout_s, self._security)
+
+
+def unauthorized(partition: TopicPartition) -> TopicAuthorizationError:
+    """The error for a partition of a topic that is denied."""
+    return TopicAuthorizationError(
+        f"{partition}: this client's principal may not do that with the topic: add an ACL, or connect as another user",
+        partition=str(partition),
+    )
 
 
 def check_topic_id(metadata: ClusterMetadata, partition: TopicPartition, topic_id: str) -> None:

@@ -43,6 +43,10 @@ class ClusterMetadata:
         known = self.partitions.get(partition)
         return known.leader if known is not None and known.leader in self.brokers else NO_LEADER
 
+    def denies(self, topic: str) -> bool:
+        """Whether the client may not describe it."""
+        return self.topic_errors.get(topic) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
     def topic_id_of(self, topic: str) -> str:
         """ "" where the topic is not known, or has none."""
         return next((known.topic_id for at, known in self.partitions.items() if at.topic == topic), "")

@@ -24,7 +24,7 @@ from kreplog.client.bulk_errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
+from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id, unauthorized
 from kreplog.client.fetch_session import FetchSession, is_lost
 from kreplog.core.messages import READ_UNCOMMITTED, FetchedPartition, FetchPartition
 from kreplog.errors import ErrorCode, KreplogError, LogTruncatedError, OffsetOutOfRangeError, PeerProtocolError
@@ -308,7 +308,9 @@ class Fetcher:
         except TopicRecreatedError as error:
             self._fail(fetching, error)
             return
-        if metadata.leader_of(fetching.partition) == NO_LEADER:
+        if metadata.denies(fetching.partition.topic):
+            self._fail(fetching, unauthorized(fetching.partition))
+        elif metadata.leader_of(fetching.partition) == NO_LEADER:
             known = fetching.partition in metadata.partitions
             code = ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._retry(fetching, code, now)
@@ -438,6 +440,8 @@ class Fetcher:
                     offset=fetching.fetch_offset,
                 ),
             )
+        elif fetched.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._fail(fetching, unauthorized(at))
         elif fetched.error is not ErrorCode.NONE:
             self._retry(fetching, fetched.error, now)
         elif fetched.diverging is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from kreplog.client.bulk_errors import PartitionUnavailableError
-from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, by_leader
+from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, by_leader, unauthorized
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER, TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -31,9 +31,9 @@ def request_from_leaders(
     """The result of each partition, from whichever broker leads it.
 
     fields: of the request to the leader of these partitions. results: of its response. purpose: for the message, as in
-    "lists its offsets". Every error of a leader is taken for one that passes: leaders are looked up again until
-    `deadline` (time.monotonic). Raises UnknownTopicError, PartitionUnavailableError, BrokersUnreachableError,
-    UnsupportedBrokerError."""
+    "lists its offsets". Every error of a leader but a denial is taken for one that passes: leaders are looked up
+    again until `deadline` (time.monotonic). Raises UnknownTopicError, TopicAuthorizationError,
+    PartitionUnavailableError, BrokersUnreachableError, UnsupportedBrokerError."""
     found: dict[TopicPartition, _Result] = {}
     waiting = dict.fromkeys(partitions)
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -50,6 +50,8 @@ def request_from_leaders(
             for at, error, result in results(response):
                 if at not in waiting:
                     continue
+                if error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    raise unauthorized(at)
                 if error is ErrorCode.NONE:
                     found[at] = result
                 else:

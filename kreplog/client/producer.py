@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kreplog._native.arrow_records import ArrowRows, BatchEncoder, arrow_pieces
 from kreplog.client.bulk_connection import BulkConnection, close_quietly, wait_for
 from kreplog.client.bulk_errors import BrokersUnreachableError, PartitionUnavailableError, ProduceError
-from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
+from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id, unauthorized
 from kreplog.client.produce_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
 from kreplog.client.security import ClientSecurity
 from kreplog.closing import Closing
@@ -333,6 +333,8 @@ class Producer(Closing):
             return
         for at in lost:
             check_topic_id(metadata, at, self._topic_ids[at.topic])
+            if metadata.denies(at.topic):
+                raise unauthorized(at)
 
     def _is_lost(self, at: TopicPartition) -> bool:
         return self._cluster.metadata.leader_of(at) == NO_LEADER

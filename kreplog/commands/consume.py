@@ -5,12 +5,13 @@ Keys and values go to stdout byte for byte, the number of records to stderr.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import CommitFailedError
 
-from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, kafka_errors
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, kafka_errors
 from kreplog.client.security import ClientSecurity
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
@@ -39,6 +41,8 @@ from kreplog.errors import UsageError
 
 POLL_MS = 200
 
+LOGIN_CHECK_S = 5.0
+"""Time without a record after which the login is checked: kafka-python retries a refused one for ever."""
 
 consume_app = App()
 
@@ -111,7 +115,8 @@ def consume(
         else:
             consumer.subscribe([topic])
         printed = partial(_commit, consumer) if group is not None else None
-        count = _print(_records(consumer, max_messages, timeout, interruption, printed), show)
+        idle = partial(_check_login, servers, security)
+        count = _print(_records(consumer, max_messages, timeout, interruption, printed, idle), show)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
 
 
@@ -160,6 +165,13 @@ def _commit(consumer: Any) -> None:
         print("the group is in another generation: its members will print some records again", file=sys.stderr)
 
 
+def _check_login(servers: list[str], security: ClientSecurity) -> None:
+    """Raise AuthenticationError if brokers refuse the login now. Those that do not respond may be restarting."""
+    if security.login is not None:
+        with suppress(UnreachableError), asyncio.Runner() as runner:
+            AdminClient(runner, servers, security).metadata(())
+
+
 def _assign(
     consumer: Any, topic: str, numbers: list[int], from_beginning: bool, offset: int | None, time_ms: int | None
 ) -> None:
@@ -194,10 +206,11 @@ def _records(
     timeout_s: float | None,
     interruption: Interruption,
     printed: Callable[[], None] | None,
+    idle: Callable[[], None],
 ) -> Iterator[Any]:
     """Records as they are committed, at most `limit`, until none has come for `timeout_s` or the command is
-    interrupted. printed: called when those before it are on stdout."""
-    last = time.monotonic()
+    interrupted. printed: called when those before it are on stdout. idle: called at times while none comes."""
+    last = checked = time.monotonic()
     remaining = limit
     while not interruption.happened and remaining != 0:
         found = consumer.poll(timeout_ms=POLL_MS, max_records=500 if remaining is None else min(remaining, 500))
@@ -209,7 +222,13 @@ def _records(
             if printed is not None:
                 printed()
             last = time.monotonic()
-        elif timeout_s is not None and time.monotonic() - last >= timeout_s:
+            continue
+        now = time.monotonic()
+        ends = timeout_s is not None and now - last >= timeout_s
+        if ends or now - max(last, checked) >= LOGIN_CHECK_S:
+            idle()
+            checked = now
+        if ends:
             return
 
 
