@@ -301,6 +301,11 @@ class Endpoint(NamedTuple):
     security_protocol: SecurityProtocol
 
 
+def address_text(host: str, port: int) -> str:
+    """host:port, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).

@@ -15,7 +15,7 @@ from kreplog.client.broker_client import Address, BrokerClient
 from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.types import check_topic
+from kreplog.types import address_text, check_topic
 from kreplog.wire.versions import ApiKey
 
 METADATA_VERSION = 12
@@ -72,7 +72,7 @@ class AdminClient:
     @property
     def addresses(self) -> list[str]:
         """host:port of the `live` brokers."""
-        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.live.values()]
+        return [address_text(*address) for address in self.live.values()]
 
     def request(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
         """The response of the first broker that sends one; the last that did is tried first. Raises UnreachableError.

@@ -28,6 +28,7 @@ from kreplog.client.broker_client import Address
 from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
+from kreplog.types import address_text
 from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -126,14 +127,9 @@ def _reachable(addresses: list[Address], advice: str, security: ClientSecurity) 
                     address, failure = results.get_nowait()
                     if failure is None:
                         reachable.append(address)
-            return [_text(address) for address in reachable]
-        failures.append(f"{_text(address)} ({failure})")
+            return [address_text(*address) for address in reachable]
+        failures.append(f"{address_text(*address)} ({failure})")
     raise UnreachableError(f"no broker responds at {', '.join(sorted(failures))}: {advice}")
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _probe(address: Address, security: ClientSecurity) -> str | None:

@@ -52,11 +52,11 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.managed_log import make_directory
-from kreplog.server.listeners import address_text, endpoints
+from kreplog.server.listeners import endpoints
 from kreplog.server.network.internal import Dialer
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, load
-from kreplog.types import Endpoint
+from kreplog.types import Endpoint, address_text
 
 POLL_S = 0.02
 SESSION_MS = 10_000

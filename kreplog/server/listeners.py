@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kreplog.config import SaslConfig
 from kreplog.errors import UsageError
-from kreplog.types import DEFAULT_LISTENER, Endpoint, SecurityProtocol
+from kreplog.types import DEFAULT_LISTENER, Endpoint, SecurityProtocol, address_text
 
 WILDCARDS = ("0.0.0.0", "::")
 
@@ -38,11 +38,6 @@ class Listener:
     def __str__(self) -> str:
         name = "" if self.name == DEFAULT_LISTENER else f"{self.name}://"
         return f"{name}unix:{self.path}" if self.path else f"{name}{address_text(self.host, self.port)}"
-
-
-def address_text(host: str, port: int) -> str:
-    """host:port, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_listener(text: str) -> Listener:
