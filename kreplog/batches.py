@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kreplog._native import batch
-from kreplog._native.batch import BatchInfo, decode
+from kreplog._native.batch import BatchInfo, build, decode, validate
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.errors import CorruptBatchError
 from kreplog.log import Log
 
-__all__ = ["CODEC_NAMES", "BatchInfo", "check_record", "decode", "leader_epochs", "read_batches"]
+__all__ = [
+    "CODEC_NAMES",
+    "BatchInfo",
+    "batch_facts",
+    "build",
+    "check_record",
+    "decode",
+    "leader_epochs",
+    "read_batches",
+    "validate",
+]
 
 CODEC_NAMES = {number: name for name, number in CODECS.items()}
 """Names of compression codecs by `BatchInfo.codec`."""
@@ -32,7 +42,7 @@ def read_batches(
         data = fetched.data
         while len(data):
             try:
-                header = batch.validate(data)
+                header = validate(data)
             except CorruptBatchError as error:
                 raise CorruptBatchError(
                     f"{log.path}, offset {offset}: {error}; `kreplog log verify` finds all damage", path=log.path
@@ -55,4 +65,23 @@ def check_record(
     value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> None:
     """Raise UsageError if this cannot be a record."""
-    batch.build([value], [key], None if timestamp_ms is None else [timestamp_ms], [headers])
+    build([value], [key], None if timestamp_ms is None else [timestamp_ms], [headers])
+
+
+def batch_facts(header: BatchInfo) -> dict[str, Any]:
+    """The fields of a header as JSON, by Kafka's names."""
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size,
+        "leader_epoch": header.leader_epoch,
+        "compression": CODEC_NAMES.get(header.codec, str(header.codec)),
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "base_timestamp_ms": header.base_timestamp,
+        "max_timestamp_ms": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "control": header.is_control,
+    }

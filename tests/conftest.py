@@ -34,7 +34,18 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 _FIGURE = "figure"
 
 WITH_BROKERS = frozenset(
-    {"client", "client_libraries", "cluster", "commands", "coord", "hostile", "integration", "interop", "server"}
+    {
+        "client",
+        "client_libraries",
+        "cluster",
+        "commands",
+        "console",
+        "coord",
+        "hostile",
+        "integration",
+        "interop",
+        "server",
+    }
 )
 """Folders whose tests start brokers: no two of them run at a time. Spark's do not either: a process has one JVM."""
 

@@ -76,7 +76,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.core.security"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.console", "kreplog.core.security"},
+    # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
+    "kreplog.console": EVERYWHERE
+    | {"kreplog.batches", "kreplog.client", "kreplog.core.security", "kreplog.log", "kreplog.wire"},
     # sim: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}

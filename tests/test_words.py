@@ -45,7 +45,6 @@ SHARED_MODULES = {
     "controller": "the core, and the mutations of it",
     "cursors": _COMMAND,
     "files": "of the compiled log, and those of a cluster's directory",
-    "health": _COMMAND,
     "log": "compiled, public, and the command of that name",
     "memory": "the store in memory, and memory budgets",
     "metadata": "the core's cache, and its handler",

@@ -34,11 +34,21 @@ T = TypeVar("T")
 
 class AdminClient:
     """Sends requests to any broker of a cluster, or to several at once. live: addresses of the live brokers by id, of
-    the last `metadata`. security: as clients of these addresses need it."""
+    the last `metadata`. security: as clients of these addresses need it. persistent: requests share connections, for
+    who sends them again and again; `close` closes these."""
 
-    def __init__(self, runner: asyncio.Runner, servers: Iterable[str], security: ClientSecurity = PLAINTEXT) -> None:
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        servers: Iterable[str],
+        security: ClientSecurity = PLAINTEXT,
+        *,
+        persistent: bool = False,
+    ) -> None:
         self._runner = runner
         self.security = security
+        self._persistent = persistent
+        self._idle: dict[tuple[Address, float], BrokerClient] = {}
         self._servers = [_address(server) for server in servers]
         self.live: dict[int, Address] = {}
 
@@ -120,13 +130,24 @@ class AdminClient:
     async def _send(
         self, address: Address, request: Callable[[BrokerClient], Awaitable[T]], timeout_s: float
     ) -> T | Exception:
-        client = BrokerClient(address, timeout_s, self.security)
+        client = self._idle.pop((address, timeout_s), None) or BrokerClient(address, timeout_s, self.security)
+        done = False
         try:
-            return await request(client)
+            response = await request(client)
+            done = True
+            return response
         except (OSError, TimeoutError, PeerProtocolError) as error:
             return error
         finally:
-            client.close()
+            if done and self._persistent:
+                self._idle[address, timeout_s] = client
+            else:
+                client.close()
+
+    def close(self) -> None:
+        """Close the connections that are open between requests."""
+        while self._idle:
+            self._idle.popitem()[1].close()
 
 
 def _unknown_topics(metadata: Any) -> int:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import UnreachableError
+from kreplog.client.degraded_partitions import degraded_partitions
 from kreplog.client.log_dirs import offline_directories
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
@@ -20,9 +21,9 @@ from kreplog.commands.acls import acl_app
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.broker_settings import alter, describe
 from kreplog.commands.connecting import admin_client
+from kreplog.commands.console import console_app
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
-from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, ClusterDir, Racks, counted, ids, print_json, racks_in
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
@@ -54,6 +55,7 @@ APPS = {
     "user": user_app,
     "produce": produce_app,
     "consume": consume_app,
+    "console": console_app,
 }
 """Apps by the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
 

@@ -15,16 +15,13 @@ from kreplog.client.group_admin import (
     CLASSIC,
     CONSUMER,
     DEAD,
-    CommittedOffset,
-    GroupDescription,
     committed_offsets,
     delete_group,
     describe_group,
     list_groups,
-    owners,
 )
+from kreplog.client.group_facts import read_group
 from kreplog.client.group_offsets import commit_offsets
-from kreplog.client.offset_lookup import available_end_offsets
 from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
 from kreplog.commands.options import (
@@ -104,62 +101,13 @@ def describe(
 ) -> None:
     """Show a group's state and members, and committed offset, log end and lag of each partition."""
     with cluster_connections(cluster, bootstrap, command_config) as connections:
-        described = describe_group(connections, group, coordinator_deadline())
-        committed = committed_offsets(connections, group, coordinator_deadline())
-        if described.state == DEAD and not committed:
-            raise _no_such_group(group)
-        partitions = sorted({*committed, *owners(described.members)})
-        ends = available_end_offsets(connections, partitions, coordinator_deadline())
-    facts = group_facts(described, committed, partitions, ends)
+        facts = read_group(connections, group, coordinator_deadline)
+    if facts is None:
+        raise _no_such_group(group)
     if as_json:
         print_json(facts)
     else:
         print("\n".join(description(facts)))
-
-
-def group_facts(
-    described: GroupDescription,
-    committed: Mapping[TopicPartition, CommittedOffset],
-    partitions: Sequence[TopicPartition],
-    ends: Mapping[TopicPartition, int],
-) -> dict[str, Any]:
-    """The description of a group, as its JSON. ends: log ends of those of `partitions` that have a leader."""
-    owner = owners(described.members)
-    offsets = []
-    for at in partitions:
-        offset, end = (committed[at].offset if at in committed else None), ends.get(at)
-        lag = None if offset is None or end is None else max(0, end - offset)
-        offsets.append(
-            {
-                "topic": at.topic,
-                "partition": at.partition,
-                "offset": offset,
-                "log_end_offset": end,
-                "lag": lag,
-                "member_id": owner[at].member_id if at in owner else None,
-                "metadata": committed[at].metadata if at in committed else None,
-            }
-        )
-    return {
-        "group": described.group,
-        "state": described.state,
-        "type": described.type,
-        "epoch": described.epoch,
-        "assignment_epoch": described.assignment_epoch,
-        "protocol_type": described.protocol_type,
-        "protocol": described.protocol,
-        "coordinator": "{}:{}".format(*described.coordinator),
-        "members": [
-            {
-                **member._asdict(),
-                "partitions": [str(at) for at in member.partitions],
-                "target": None if member.target is None else [str(at) for at in member.target],
-            }
-            for member in described.members
-        ],
-        "offsets": offsets,
-        "lag": sum(row["lag"] or 0 for row in offsets),
-    }
 
 
 def description(facts: dict[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from rich.table import Table
 
 import kreplog
-from kreplog.batches import CODEC_NAMES, BatchInfo, decode, leader_epochs, read_batches
+from kreplog.batches import batch_facts, decode, leader_epochs, read_batches
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
@@ -113,7 +113,7 @@ def dump(
             show_batch = print_json if as_json else _print_batch
             isolation = "log_end" if log_end else "committed"
             for header, _ in islice(read_batches(log, first, last, isolation=isolation), limit):
-                show_batch(_batch_facts(header))
+                show_batch(batch_facts(header))
         else:
             show = record_printer(encoding, as_json)
             for record in islice(_records(log, first, last, log_end), limit):
@@ -341,24 +341,6 @@ def _open_to_read(path: Path) -> kreplog.Log:
             f"{path} does not exist: give a partition directory, <dir>/<topic>-<partition>", path=str(path)
         )
     return kreplog.Log.open(path, read_only=True)
-
-
-def _batch_facts(header: BatchInfo) -> dict[str, Any]:
-    return {
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "records": header.record_count,
-        "bytes": header.size,
-        "leader_epoch": header.leader_epoch,
-        "compression": CODEC_NAMES.get(header.codec, str(header.codec)),
-        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
-        "base_timestamp_ms": header.base_timestamp,
-        "max_timestamp_ms": header.max_timestamp,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        "control": header.is_control,
-    }
 
 
 def _records(log: kreplog.Log, start: int, stop: int, log_end: bool) -> Iterator[kreplog.Record]:

@@ -11,12 +11,13 @@ import typer
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, ClusterDeniedError, raise_for_error
+from kreplog.client.degraded_partitions import degraded_partitions
 from kreplog.client.reassignment import OngoingReassignment, ongoing_reassignments
-from kreplog.client.replica_states import ReplicaState, replica_states
+from kreplog.client.replica_rows import replica_rows
+from kreplog.client.replica_states import replica_states
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
-from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, pair, print_json
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
@@ -136,7 +137,13 @@ def _facts(admin: AdminClient, topic: Any) -> dict[str, Any]:
                 "replicas": list(partition.replica_nodes),
                 "isr": list(partition.isr_nodes),
                 **moves,
-                "replica_states": _replicas(topic.name, partition, states),
+                "replica_states": replica_rows(
+                    TopicPartition(topic.name, partition.partition_index),
+                    partition.leader_id,
+                    partition.replica_nodes,
+                    partition.isr_nodes,
+                    states,
+                ),
             }
         )
     return {
@@ -156,42 +163,6 @@ def _moves(
         return {"adding": None, "removing": None}
     move = ongoing.get(partition)
     return {"adding": list(move.adding) if move else [], "removing": list(move.removing) if move else []}
-
-
-def _replicas(
-    topic: str, partition: Any, states: Mapping[int, Mapping[TopicPartition, ReplicaState]]
-) -> list[dict[str, Any]]:
-    """Facts of each replica; offsets are None where its broker does not report them."""
-    topic_partition = TopicPartition(topic, partition.partition_index)
-    leader = states.get(partition.leader_id, {}).get(topic_partition)
-    rows = []
-    for broker in partition.replica_nodes:
-        replica = states.get(broker, {}).get(topic_partition)
-        offsets: dict[str, int | None] = dict.fromkeys(("log_start_offset", "log_end_offset", "high_watermark", "lag"))
-        if replica is not None and replica.error is ErrorCode.NONE:
-            offsets = {
-                "log_start_offset": replica.log_start_offset,
-                "log_end_offset": replica.log_end_offset,
-                "high_watermark": replica.high_watermark,
-                "lag": None,
-            }
-            if leader is not None and leader.error is ErrorCode.NONE:
-                offsets["lag"] = max(0, leader.log_end_offset - replica.log_end_offset)
-        state = _state(broker, partition, replica, responds=broker in states)
-        rows.append({"broker": broker, "state": state, **offsets})
-    return rows
-
-
-def _state(broker: int, partition: Any, replica: ReplicaState | None, *, responds: bool) -> str:
-    if not responds:
-        return "down"
-    if replica is None or replica.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return "missing"
-    if replica.error is not ErrorCode.NONE:
-        return "failed"
-    if broker == partition.leader_id:
-        return "leader"
-    return "in sync" if broker in partition.isr_nodes else "lagging"
 
 
 _OFFSETS = {"start": "log_start_offset", "LEO": "log_end_offset", "HW": "high_watermark", "lag": "lag"}

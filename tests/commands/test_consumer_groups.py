@@ -13,8 +13,9 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 import kafka
 
 from kreplog.client.group_admin import GroupDescription, GroupMember, assigned_partitions
+from kreplog.client.group_facts import group_facts
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.consumer_groups import description, group_facts
+from kreplog.commands.consumer_groups import description
 from kreplog.types import TopicPartition
 from tests.client_libraries.members import Member
 from tests.client_libraries.polling import Polled

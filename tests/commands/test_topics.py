@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.client.admin_client import AdminClient
+from kreplog.client.replica_rows import replica_rows
 from kreplog.client.replica_states import ReplicaState
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.topics import _replicas
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -55,14 +54,13 @@ def test_describe_shows_the_offsets_of_every_replica(trio: LocalCluster, on_trio
 
 def test_states_of_replicas() -> None:
     at, none = TopicPartition("t", 0), ErrorCode.NONE
-    result = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=[1, 2, 3, 4, 5], isr_nodes=[1])
     states = {
         1: {at: ReplicaState(none, 10, 8, 0)},
         2: {at: ReplicaState(none, 7, 7, 2)},
         3: {at: ReplicaState(ErrorCode.KAFKA_STORAGE_ERROR)},
         4: {at: ReplicaState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)},
     }
-    rows = _replicas("t", result, states)
+    rows = replica_rows(at, 1, [1, 2, 3, 4, 5], [1], states)
     assert [(row["state"], row["lag"]) for row in rows] == [
         ("leader", 0),
         ("lagging", 3),
@@ -71,7 +69,7 @@ def test_states_of_replicas() -> None:
         ("down", None),
     ]
     del states[1]
-    rows = _replicas("t", result, states)
+    rows = replica_rows(at, 1, [1, 2, 3, 4, 5], [1], states)
     assert [(row["state"], row["log_end_offset"], row["lag"]) for row in rows][:2] == [
         ("down", None, None),
         ("lagging", 7, None),

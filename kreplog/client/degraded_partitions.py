@@ -1,11 +1,10 @@
-"""Degraded partitions of a cluster, by its metadata."""
+"""Degraded partitions of a cluster, by its metadata: the rule of `kreplog cluster status` and of the console."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from kreplog.commands.options import counted
 from kreplog.types import NO_LEADER
 
 EXAMPLES = 3
@@ -28,4 +27,5 @@ def degraded_partitions(topics: Iterable[Any]) -> list[str]:
 
 def _line(names: list[str], kind: str) -> str:
     examples = ", ".join(sorted(names)[:EXAMPLES]) + (", ..." if len(names) > EXAMPLES else "")
-    return f"{counted(len(names), 'partition')} {'is' if len(names) == 1 else 'are'} {kind}: {examples}"
+    count = "1 partition is" if len(names) == 1 else f"{len(names):,} partitions are"
+    return f"{count} {kind}: {examples}"

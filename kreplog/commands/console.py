@@ -1,0 +1,116 @@
+"""`kreplog console`: a page in the browser that shows a cluster, or a directory of logs, as it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands.connecting import bootstrap_servers
+from kreplog.commands.options import App, Bootstrap, CommandConfig, OptionalDir
+from kreplog.errors import UsageError
+
+if TYPE_CHECKING:
+    from kreplog.console.live import Source
+
+DEFAULT_PORT = 8092
+MIN_TOKEN_CHARS = 32
+
+console_app = App()
+
+
+@console_app.command()
+def console(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Logs without a cluster: a partition's directory, a topic, or a folder of topics."),
+    ] = None,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
+    ] = DEFAULT_PORT,
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="The page may create, alter, elect, reset and produce.")
+    ] = False,
+    origin: Annotated[
+        str, typer.Option("--origin", help="Scheme and host of a proxy in front, as in https://kafka.example.com.")
+    ] = "",
+    bearer_token_file: Annotated[
+        Path | None,
+        typer.Option("--bearer-token-file", help="File with the token that the proxy sends: Authorization: Bearer."),
+    ] = None,
+) -> None:
+    """Show a cluster in the browser, as it changes. Only this host can connect, with the address that is printed."""
+    try:
+        from kreplog.console import web_server
+        from kreplog.console.access import LOGIN, ConsoleAccess
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"kreplog console needs {error.name}, which is not installed: pip install 'kreplog[console]'"
+        ) from error
+    bearer = "" if bearer_token_file is None else _bearer_token(bearer_token_file)
+    source = _source(directory, cluster, bootstrap, command_config)
+    with web_server.listen(port) as listening:
+        actual = listening.getsockname()[1]
+        announced: list[str] = []
+
+        def announce(token: str) -> None:
+            address = f"http://127.0.0.1:{actual}{LOGIN}?token={token}"
+            print(f"for another browser: {address}" if announced else f"open {address}", flush=True)
+            announced.append(token)
+
+        async def run() -> None:
+            access = ConsoleAccess(actual, announce, origin, bearer)
+            await web_server.serve(listening, web_server.application(source, access, allow_writes=allow_writes))
+
+        asyncio.run(run())
+
+
+def _source(directory: Path | None, cluster: Path | None, bootstrap: str | None, command_config: Path | None) -> Source:
+    """A source of what is shown. A wrong address, or a cluster that is not running, is an error here, and later one on the page."""
+    if directory is not None:
+        from kreplog.console.directory_source import DirectorySource
+
+        if bootstrap is not None:
+            raise UsageError("give either DIRECTORY or --bootstrap")
+        if (directory / "cluster.json").exists():
+            raise UsageError(f"{directory} is the directory of a cluster: kreplog console --cluster {directory}")
+        return DirectorySource(directory)
+    from kreplog.console.cluster_source import ClusterSource
+
+    connect = partial(bootstrap_servers, cluster, bootstrap, command_config)
+    connect()
+    config = [] if command_config is None else ["--command-config", str(command_config)]
+    if bootstrap is not None:
+        return ClusterSource(connect, {}, ["--bootstrap", bootstrap, *config])
+    local = LocalCluster(cluster or "")
+    return ClusterSource(connect, _metrics(local), ["--cluster", str(local.directory), *config])
+
+
+def _metrics(cluster: LocalCluster) -> dict[int, str]:
+    """Where brokers of a cluster on this host serve metrics."""
+    found = {}
+    for broker in cluster.brokers:
+        with suppress(UsageError):  # settings that cannot be read
+            listener = cluster.settings(broker).metrics_listener
+            if listener is not None and listener.port:
+                found[broker] = str(listener)
+    return found
+
+
+def _bearer_token(path: Path) -> str:
+    """Raises UsageError for a file that has none, or one that can be guessed, OSError."""
+    token = path.read_text(encoding="utf-8").strip()
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            f"{path}: the token is {MIN_TOKEN_CHARS} or more printable characters, as `openssl rand -hex 32` prints",
+            path=str(path),
+        )
+    return token

@@ -1,0 +1,187 @@
+"""Acts: what a page may change where the console was started with --allow-writes.
+
+Each is prepared first: what it will do, in words; the command that does the same; and the name that confirms it, which
+the page sends back. Preparing changes nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kreplog.batches import build
+from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
+from kreplog.client.group_admin import DEAD, committed_offsets, describe_group
+from kreplog.client.group_offsets import commit_offsets
+from kreplog.client.leader_election import elect_leaders
+from kreplog.client.offset_reset import ResetTarget, plan_reset
+from kreplog.client.partition_batches import leader_of, produce_batch
+from kreplog.client.topic_configs import alter_topic_configs
+from kreplog.console.client_threads import ThreadClients
+from kreplog.console.cluster_requests import deadline
+from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
+from kreplog.errors import UsageError
+from kreplog.types import ElectionType, TopicPartition
+from kreplog.wire.versions import ApiKey
+
+MAX_SHOWN = 20
+"""Partitions that a text names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A prepared change. name: confirms it. words: of the command, without those that name the cluster. before: what
+    the command reads, as words of a shell."""
+
+    text: str
+    name: str
+    words: Sequence[str]
+    run: Callable[[], str]
+    before: str = ""
+
+    def to_json(self, cluster_words: Sequence[str]) -> dict[str, Any]:
+        """As a page shows it. command: None for names that the command would take for options."""
+        command = (
+            None if self.name.startswith("-") else self.before + shlex.join(["kreplog", *self.words, *cluster_words])
+        )
+        return {"text": self.text, "name": self.name, "command": command}
+
+
+def create_topic(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Create `topic` with `partitions` partitions of `replication_factor` replicas."""
+    topic = topic_in(parameters)
+    partitions = number_in(parameters, "partitions", 1)
+    replicas = number_in(parameters, "replication_factor", 1)
+
+    def run() -> str:
+        fields = {"name": topic, "num_partitions": partitions, "replication_factor": replicas}
+        response = clients.admin.request(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{**fields, "assignments": [], "configs": []}],
+            timeout_ms=ADMIN_TIMEOUT_MS,
+            validate_only=False,
+        )
+        raise_for_error("topic", topic, response.topics[0])
+        return f"{topic} is created"
+
+    words = ["topic", "create", topic, "--partitions", str(partitions), "--replication-factor", str(replicas)]
+    return Act(f"Creates topic {topic}: {partitions} partitions of {replicas} replicas.", topic, words, run)
+
+
+def alter_config(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Set the setting `config` of `topic` to `value`; without a value, back to its default."""
+    topic, config = topic_in(parameters), parameters.get("config", "")
+    value = parameters.get("value") or None
+    if not config or "=" in config:
+        raise UsageError(f"config = {config!r}: give the name of a topic's setting")
+    alter_topic_configs(clients.admin, topic, {config: value}, validate_only=True)
+
+    def run() -> str:
+        alter_topic_configs(clients.admin, topic, {config: value}, validate_only=False)
+        return f"{topic}: {config} is {'its default' if value is None else value}"
+
+    change = ["--delete-config", config] if value is None else ["--config", f"{config}={value}"]
+    text = f"Sets {config} of topic {topic} to {'its default' if value is None else value}."
+    return Act(text, topic, ["topic", "alter", topic, *change], run)
+
+
+def elect_preferred(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Elect the preferred replicas of `topic` as leaders."""
+    topic = topic_in(parameters)
+    (found,) = clients.admin.metadata([topic]).topics
+    raise_for_error("topic", topic, found)
+    moved = {
+        TopicPartition(topic, partition.partition_index): (partition.leader_id, partition.replica_nodes[0])
+        for partition in found.partitions
+        if partition.replica_nodes and partition.leader_id != partition.replica_nodes[0]
+    }
+
+    def run() -> str:
+        result = elect_leaders(clients.admin, ElectionType.PREFERRED, moved)
+        failed = "".join(f"; {text}" for text in result.failed.values())
+        return f"{len(result.elected)} leaders elected{failed}"
+
+    shown = ", ".join(f"{at} {old} → {new}" for at, (old, new) in sorted(moved.items())[:MAX_SHOWN])
+    more = f" and {len(moved) - MAX_SHOWN} more" if len(moved) > MAX_SHOWN else ""
+    text = f"Elects the preferred leaders: {shown}{more}." if moved else "Changes nothing: all leaders are preferred."
+    return Act(text, topic, ["partition", "elect-preferred", topic], run)
+
+
+def reset_offsets(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Reset the offsets of `group`, which has no members, for all it has committed: `to` earliest, latest, or an
+    offset."""
+    group, to = parameters.get("group", ""), parameters.get("to", "")
+    if to in ("earliest", "latest"):
+        target, words = getattr(ResetTarget, to)(), [f"--to-{to}"]
+    else:
+        number = number_in({"to": to}, "to")
+        target, words = ResetTarget(offset=number), ["--to-offset", str(number)]
+    described = describe_group(clients.connections, group, deadline())
+    if described.members or described.state not in ("Empty", DEAD):
+        raise UsageError(f"group {group} has members: offsets can be reset while it has none; stop its consumers first")
+    committed = committed_offsets(clients.connections, group, deadline())
+    if not committed:
+        raise UsageError(f"group {group} has no committed offsets")
+    resets = plan_reset(clients.connections, list(committed), committed, target, deadline())
+
+    def run() -> str:
+        offsets = {at: reset.offset for at, reset in resets.items()}
+        commit_offsets(clients.connections, group, offsets, {}, deadline())
+        return f"{len(resets)} offsets of group {group} are committed"
+
+    shown = ", ".join(f"{at} {reset.committed} → {reset.offset}" for at, reset in sorted(resets.items())[:MAX_SHOWN])
+    more = f" and {len(resets) - MAX_SHOWN} more" if len(resets) > MAX_SHOWN else ""
+    words = ["group", "reset-offsets", group, "--all-topics", *words, "--execute"]
+    return Act(f"Commits for group {group}: {shown}{more}.", group, words, run)
+
+
+def produce(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Produce one record with `value`, and `key` if there is one, to a partition. Each is one line of text."""
+    at, value, key = partition_in(parameters), parameters.get("value", ""), parameters.get("key")
+    if any(character in value + (key or "") for character in "\n\0") or (key is not None and "\t" in key):
+        raise UsageError("a key or value is one line, a key without tabs: as `kreplog produce` reads them")
+    leader = leader_of(clients.admin, at)
+    batch = build([value.encode()], [None if key is None else key.encode()])
+
+    def run() -> str:
+        return f"produced to {at} at offset {produce_batch(clients.admin, leader, at, batch):,}"
+
+    separator = [] if key is None else ["--key-separator", "\t"]
+    line = value if key is None else f"{key}\t{value}"
+    size = len(value.encode())
+    return Act(
+        f"Appends one record of {size:,} bytes to {at}, acknowledged by all in-sync replicas.",
+        at.topic,
+        ["produce", at.topic, "--partition", str(at.partition), *separator],
+        run,
+        f"printf '%s\\n' {shlex.quote(line)} | ",
+    )
+
+
+ACTS: dict[str, Callable[[ThreadClients, Parameters], Act]] = {
+    "create-topic": create_topic,
+    "alter-config": alter_config,
+    "elect-preferred": elect_preferred,
+    "reset-offsets": reset_offsets,
+    "produce": produce,
+}
+"""By the name in /api/acts/<name>."""
+
+
+def perform(
+    clients: ThreadClients, name: str, parameters: Parameters, confirmed: str | None, cluster_words: Sequence[str]
+) -> dict[str, Any]:
+    """Prepare an act, and carry it out if it is `confirmed` by its name; None: only prepare it. Raises UsageError, and
+    as the act."""
+    prepare = ACTS.get(name)
+    if prepare is None:
+        raise UsageError(f"there is no act {name!r}")
+    act = prepare(clients, parameters)
+    if confirmed is None:
+        return act.to_json(cluster_words)
+    if confirmed != act.name:
+        raise UsageError(f"not confirmed, nothing is changed: give the name {act.name!r}")
+    return {"done": act.run()}

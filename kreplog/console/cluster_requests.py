@@ -1,0 +1,136 @@
+"""What a page requests of a cluster: records, groups, settings, users, ACLs. Each returns JSON, by blocking clients.
+
+A function raises UsageError for parameters that it cannot use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kreplog.client import described_configs
+from kreplog.client.acl_admin import describe_acls
+from kreplog.client.group_admin import list_groups
+from kreplog.client.group_facts import read_group
+from kreplog.client.log_dirs import offline_directories, replica_sizes
+from kreplog.client.offset_lookup import list_offsets
+from kreplog.client.partition_batches import fetch_batches, leader_of
+from kreplog.client.user_admin import users
+from kreplog.console.client_threads import ThreadClients
+from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
+from kreplog.console.record_pages import FETCH_BYTES, field_of, read_page
+from kreplog.core.security.acls import AclFilter
+from kreplog.errors import UsageError
+from kreplog.types import TopicPartition
+
+REQUEST_S = 10.0
+"""How long a coordinator or leader may be looked for."""
+
+
+def deadline() -> float:
+    return time.monotonic() + REQUEST_S
+
+
+# Records
+
+
+def records(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
+    """As read_page."""
+    at = partition_in(parameters)
+    leader = leader_of(clients.admin, at)
+    bounds = fetch_batches(clients.admin, leader, at, 2**62, 1)
+
+    def offset_at(time_ms: int) -> int | None:
+        found = list_offsets(clients.connections, [at], time_ms, deadline())[at]
+        return None if found is None else found.offset
+
+    def fetch(offset: int) -> memoryview:
+        return memoryview(fetch_batches(clients.admin, leader, at, offset, FETCH_BYTES).records)
+
+    return read_page(parameters, bounds.log_start_offset, bounds.high_watermark, offset_at, fetch)
+
+
+def record_field(clients: ThreadClients, parameters: Parameters) -> bytes | None:
+    """The whole `field`, "key" or "value", of the record at `offset`."""
+    at, offset = partition_in(parameters), number_in(parameters, "offset")
+    fetched = fetch_batches(clients.admin, leader_of(clients.admin, at), at, offset, 1)
+    return field_of(memoryview(fetched.records), offset, parameters.get("field", "value"))
+
+
+# Groups
+
+
+def groups(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
+    return {"groups": [each._asdict() for each in list_groups(clients.connections, deadline())]}
+
+
+def group(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
+    name = parameters.get("group", "")
+    facts = read_group(clients.connections, name, deadline)
+    if facts is None:
+        raise UsageError(f"there is no group {name!r} with members or offsets now")
+    return facts
+
+
+# Settings, users, ACLs
+
+
+def topic_settings(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
+    """All settings of a topic, with where each is from."""
+    topic = topic_in(parameters)
+    return {"settings": described_configs.topic_settings(clients.admin, topic)}
+
+
+def sizes(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
+    """Bytes of the replicas of up to 1,000 partitions of a topic, by partition and broker."""
+    topic = topic_in(parameters)
+    by_broker: dict[int, list[TopicPartition]] = {}
+    for partition in clients.admin.metadata([topic]).topics[0].partitions[:1000]:
+        for broker in partition.replica_nodes:
+            by_broker.setdefault(broker, []).append(TopicPartition(topic, partition.partition_index))
+    found: dict[int, dict[int, int]] = {}
+    for broker, replicas in replica_sizes(clients.admin, by_broker).items():
+        for at, size in replicas.items():
+            found.setdefault(at.partition, {})[broker] = size
+    return {"sizes": found}
+
+
+def broker_settings(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
+    """All settings of a broker that it reports, and its offline log directories."""
+    broker = number_in(parameters, "broker")
+    clients.admin.metadata(())
+    settings = described_configs.broker_settings(clients.admin, broker)
+    return {"settings": settings, "offline": offline_directories(clients.admin, [broker]).get(broker, [])}
+
+
+def acls(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
+    found = [
+        {
+            "resource": f"{acl.resource_type.name} {acl.pattern_type.name} {acl.name}",
+            "principal": acl.principal,
+            "host": acl.host,
+            "operation": acl.operation.name,
+            "permission": acl.permission.name,
+        }
+        for acl in describe_acls(clients.admin, AclFilter())
+    ]
+    return {"acls": found}
+
+
+def known_users(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
+    found = sorted(users(clients.admin).items())
+    return {"users": [{"user": user, "mechanisms": mechanisms} for user, mechanisms in found]}
+
+
+READS: dict[str, Callable[[ThreadClients, Parameters], dict[str, Any]]] = {
+    "records": records,
+    "groups": groups,
+    "group": group,
+    "topic-settings": topic_settings,
+    "sizes": sizes,
+    "broker-settings": broker_settings,
+    "acls": acls,
+    "users": known_users,
+}
+"""By the name in /api/<name>."""

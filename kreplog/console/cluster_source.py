@@ -1,0 +1,138 @@
+"""ClusterSource: a running cluster, of kreplog or Apache Kafka, as the console shows it; over Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kreplog.client.broker_client import BrokerClient
+from kreplog.client.degraded_partitions import degraded_partitions
+from kreplog.client.replica_rows import replica_rows
+from kreplog.client.replica_states import replica_states
+from kreplog.console.acts import perform
+from kreplog.console.broker_metrics import BrokerMetrics
+from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
+from kreplog.console.cluster_requests import READS, record_field
+from kreplog.console.parameters import Parameters
+from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
+from kreplog.errors import ErrorCode, UsageError
+from kreplog.types import TopicPartition
+from kreplog.wire import generic
+from kreplog.wire.versions import ApiKey
+
+REQUEST_THREADS = 4
+PROBE_WAIT_S = 0.2
+"""How long a snapshot waits for brokers to respond: one that hangs does not hold up what others report."""
+
+
+class ClusterSource:
+    """A running cluster. connect: as of ClientThreads. metrics: host:port where brokers serve metrics, by id.
+    cluster_words: the options of a command that name the cluster."""
+
+    views = ("cluster", "records", "groups", "settings")
+
+    def __init__(self, connect: Connect, metrics: Mapping[int, str], cluster_words: Sequence[str]) -> None:
+        self._cluster_words = cluster_words
+        self._metrics = BrokerMetrics(metrics)
+        self._watcher = ClientThreads(connect, 1, "console-watch", persistent=True)
+        self._prober = ClientThreads(connect, 1, "console-probe", persistent=True)
+        self._probe: asyncio.Task[frozenset[int]] | None = None
+        self._silent: frozenset[int] = frozenset()
+        self._offsets = ClientThreads(connect, 1, "console-offsets", persistent=True)
+        self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """Raises UnreachableError, TopicRequestError."""
+        if self._probe is None:
+            self._probe = asyncio.create_task(self._prober.run(_silent))
+        snapshot, _ = await asyncio.gather(
+            self._watcher.run(_snapshot), asyncio.wait({self._probe}, timeout=PROBE_WAIT_S)
+        )
+        if self._probe.done():
+            if self._probe.exception() is None:
+                self._silent = self._probe.result()
+            self._probe = None
+        return replace(snapshot, silent=self._silent & snapshot.brokers.keys())
+
+    async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
+        """The replicas of these partitions of a topic, as replica_rows. Raises UnreachableError."""
+
+        def read(clients: ThreadClients) -> dict[int, list[dict[str, Any]]]:
+            by_broker: dict[int, list[TopicPartition]] = {}
+            for number, row in rows.items():
+                for broker in row.replicas:
+                    by_broker.setdefault(broker, []).append(TopicPartition(topic, number))
+            if not by_broker.keys() <= clients.admin.live.keys():
+                clients.admin.metadata(())
+            states = replica_states(clients.admin, by_broker)
+            return {
+                number: replica_rows(TopicPartition(topic, number), row.leader, row.replicas, row.isr, states)
+                for number, row in rows.items()
+            }
+
+        return await self._offsets.run(read)
+
+    async def read(self, name: str, parameters: Parameters) -> dict[str, Any]:
+        """The metrics, or the result of READS[name]. Raises UsageError for another name, and as the function."""
+        if name == "metrics":
+            return await self._metrics.read()
+        function = READS.get(name)
+        if function is None:
+            raise UsageError(f"a cluster has no {name!r} to show")
+        return await self._requests.run(lambda clients: function(clients, parameters))
+
+    async def record_field(self, parameters: Parameters) -> bytes | None:
+        """The whole key or value of a record. Raises as cluster_requests.record_field."""
+        return await self._requests.run(lambda clients: record_field(clients, parameters))
+
+    async def act(self, name: str, parameters: Parameters, confirmed: str | None) -> dict[str, Any]:
+        """As acts.perform."""
+        return await self._requests.run(
+            lambda clients: perform(clients, name, parameters, confirmed, self._cluster_words)
+        )
+
+    async def close(self) -> None:
+        for threads in (self._watcher, self._prober, self._offsets, self._requests):
+            await asyncio.to_thread(threads.close)
+
+
+def _silent(clients: ThreadClients) -> frozenset[int]:
+    """The brokers that the metadata name, and that do not respond here: they name one for a while after it failed."""
+
+    async def request(_: int, client: BrokerClient) -> bool:
+        await client.request(ApiKey.API_VERSIONS, 0)
+        return True
+
+    clients.admin.metadata(())
+    return frozenset(clients.admin.live) - clients.admin.request_each(clients.admin.live, request).keys()
+
+
+def _snapshot(clients: ThreadClients) -> ClusterSnapshot:
+    response = clients.admin.metadata()
+    topics = {
+        topic.name: TopicSnapshot(
+            bool(topic.is_internal),
+            {partition.partition_index: _row(partition) for partition in _sorted(topic.partitions)},
+            generic.error_of(topic.error_code).name if topic.error_code != ErrorCode.NONE else "",
+        )
+        for topic in response.topics
+    }
+    return ClusterSnapshot(
+        response.cluster_id or "",
+        response.controller_id,
+        {broker.node_id: BrokerRow(broker.host, broker.port, broker.rack) for broker in response.brokers},
+        topics,
+        tuple(degraded_partitions(response.topics)),
+    )
+
+
+def _sorted(partitions: Sequence[Any]) -> list[Any]:
+    return sorted(partitions, key=lambda partition: int(partition.partition_index))
+
+
+def _row(partition: Any) -> PartitionRow:
+    return PartitionRow(
+        partition.leader_id, partition.leader_epoch, tuple(partition.replica_nodes), tuple(partition.isr_nodes)
+    )

@@ -1,0 +1,204 @@
+"""Watch and Viewer: what changes in a source is read once for all pages, and sent to each that looks at it.
+
+A page has one websocket. It sends what it looks at,
+
+    {"topic": name or null, "partitions": [numbers that are visible], "events": number of the first event it lacks}
+
+and receives messages with any of `error` (why the source cannot be read, "" once it can), `overview`, `events`,
+`rows` (partitions of the topic that changed since they were sent: number, leader, epoch, replicas, ISR), `gone`
+(numbers of those that are no more) and `replicas` (of the visible partitions, with their offsets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from aiohttp import WSMsgType, web
+
+from kreplog.console.snapshot import ClusterSnapshot, PartitionRow, differences
+from kreplog.console.timeline import Timeline
+from kreplog.errors import KreplogError
+
+POLL_S = 0.4
+"""The least time between two looks at the source; a failure is on the page within a second."""
+
+SHARE = 0.5
+"""The most of the time that looks at the source take: where one takes long, there are fewer."""
+
+MAX_VISIBLE = 200
+"""Partitions whose offsets a page may follow."""
+
+MAX_MESSAGE_BYTES = 64 << 10
+SEND_TIMEOUT_S = 30.0
+
+_log = logging.getLogger("kreplog")
+
+
+class Source(Protocol):
+    """A cluster or a directory. views: names of the page's views that it has. Methods raise KreplogError or OSError
+    where it cannot be read now."""
+
+    @property
+    def views(self) -> tuple[str, ...]: ...
+    async def snapshot(self) -> ClusterSnapshot: ...
+    async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]: ...
+    async def read(self, name: str, parameters: Mapping[str, str]) -> dict[str, Any]: ...
+    async def record_field(self, parameters: Mapping[str, str]) -> bytes | None: ...
+    async def act(self, name: str, parameters: Mapping[str, str], confirmed: str | None) -> dict[str, Any]: ...
+    async def close(self) -> None: ...
+
+
+class Watch:
+    """The last snapshot of a source, and the events so far. writable: pages may act. error: why the snapshot is old,
+    "" where it is not."""
+
+    def __init__(self, source: Source, writable: bool) -> None:
+        self.source = source
+        self.writable = writable
+        self.timeline = Timeline()
+        self.snapshot = ClusterSnapshot()
+        self.overview: dict[str, Any] = {}
+        self.error = ""
+        self.version = 0
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Look at the source until cancelled."""
+        while True:
+            began = time.monotonic()
+            await self.look()
+            seconds = time.monotonic() - began
+            await asyncio.sleep(max(POLL_S, seconds / SHARE - seconds))
+
+    async def look(self) -> None:
+        """Read the source, and note what has changed."""
+        try:
+            snapshot = await self.source.snapshot()
+            error = ""
+        except (KreplogError, OSError) as failure:
+            snapshot, error = self.snapshot, str(failure)
+        except Exception as failure:  # a page that says so is of more use than one that stands still
+            _log.exception("the console cannot read its source")
+            snapshot, error = self.snapshot, f"{type(failure).__name__}: {failure}"
+        if error == self.error and snapshot == self.snapshot and self.version:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        if self.version and self.overview:
+            self.timeline.add(now_ms, differences(self.snapshot, snapshot))
+        if error != self.error:
+            self.timeline.add(now_ms, [{"kind": "unreachable", "error": error} if error else {"kind": "reachable"}])
+        if not error:
+            self.overview = {"views": self.source.views, "writable": self.writable, **snapshot.overview()}
+        self.snapshot, self.error = snapshot, error
+        async with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    async def wait(self, version: int, timeout_s: float) -> None:
+        """Until there is a newer version, or the time has passed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.version > version)
+
+
+class Viewer:
+    """The view of one page, and what it has received."""
+
+    def __init__(self, watch: Watch, socket: web.WebSocketResponse) -> None:
+        self._watch = watch
+        self._socket = socket
+        self._version = -1
+        self._error: str | None = None
+        self._overview: dict[str, Any] = {}
+        self._event = 0
+        self._topic: str | None = None
+        self._visible: list[int] = []
+        self._rows: dict[int, PartitionRow] = {}
+        self._looks = asyncio.Event()
+
+    def look_at(self, request: Any) -> None:
+        """Raises ValueError for what is no request of a page."""
+        match request:
+            case {"topic": str() | None as topic, "partitions": [*numbers], "events": int(event)}:
+                if len(numbers) > MAX_VISIBLE or not all(type(number) is int for number in numbers):
+                    raise ValueError("partitions")
+            case _:
+                raise ValueError("not what a page sends")
+        if topic != self._topic:
+            self._rows = {}
+        self._topic, self._visible, self._event = topic, numbers, event
+        self._version = -1
+        self._looks.set()
+
+    async def send_all(self) -> None:
+        """Send what the page lacks, until cancelled or the page is gone."""
+        await self._looks.wait()
+        while True:
+            message = self._lacking()
+            message |= await self._replicas()
+            if message:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._socket.send_str(json.dumps(message, separators=(",", ":")))
+            await self._watch.wait(self._version, POLL_S)
+
+    def _lacking(self) -> dict[str, Any]:
+        watch = self._watch
+        message: dict[str, Any] = {}
+        if self._error != watch.error:
+            message["error"] = self._error = watch.error
+        if self._overview is not watch.overview:
+            message["overview"] = self._overview = watch.overview
+        if self._event < watch.timeline.end:
+            message["events"] = watch.timeline.since(self._event)
+            self._event = watch.timeline.end
+        if self._version == watch.version:
+            return message
+        self._version = watch.version
+        if self._topic is None:
+            return message
+        topic = watch.snapshot.topics.get(self._topic)
+        rows = {} if topic is None else dict(topic.partitions)
+        changed = [(number, *row) for number, row in rows.items() if self._rows.get(number) != row]
+        gone = [number for number in self._rows if number not in rows]
+        if changed or gone or not self._rows:
+            message |= {"topic": self._topic, "rows": changed, "gone": gone, "exists": topic is not None}
+        self._rows = rows
+        return message
+
+    async def _replicas(self) -> dict[str, Any]:
+        topic = self._topic
+        rows = {number: self._rows[number] for number in self._visible if number in self._rows}
+        if topic is None or not rows or self._watch.error:
+            return {}
+        try:
+            replicas = await self._watch.source.replicas(topic, rows)
+        except (KreplogError, OSError):  # the watch meets it too, and reports it
+            return {}
+        return {"topic": topic, "replicas": replicas} if topic == self._topic else {}
+
+
+async def serve_page(watch: Watch, request: web.Request) -> web.StreamResponse:
+    """Serve the websocket of a page, until it is closed."""
+    socket = web.WebSocketResponse(heartbeat=15.0, max_msg_size=MAX_MESSAGE_BYTES)
+    await socket.prepare(request)
+    viewer = Viewer(watch, socket)
+    sender = asyncio.create_task(viewer.send_all())
+    sender.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT or sender.done():
+                break
+            try:
+                viewer.look_at(json.loads(message.data))
+            except (ValueError, RecursionError):
+                await socket.close(code=1008, message=b"not a request of a page")
+                break
+    finally:
+        sender.cancel()
+    return socket

@@ -1,0 +1,57 @@
+// The cluster: brokers, topics and the last events.
+
+import { el, link, number, row, table, setText } from "./dom.js";
+import { state } from "./live.js";
+import { brokerCharts } from "./charts.js";
+import { events } from "./events.js";
+import { act } from "./acts.js";
+
+export function clusterView(main) {
+  const health = el("p", { class: "health" });
+  const brokers = el("section", {});
+  const topics = el("section", {});
+  const changes = el("div", {});
+  const filter = el("input", { type: "search", placeholder: "topics that contain", "aria-label": "Filter topics", oninput: update });
+  const list = events(null);
+  const figures = el("div", {});
+  let charts = null;
+  main.append(el("h1", {}, "Cluster"), health, brokers, figures, el("h2", {}, "Topics"), filter, topics, changes, list.element);
+  let shown = null;
+
+  function update() {
+    list.update();
+    const overview = state.overview;
+    if (!overview || (shown?.overview === overview && shown.filter === filter.value)) return;
+    shown = { overview, filter: filter.value };
+    if (overview.brokers.length && !charts) {
+      charts = brokerCharts();
+      figures.append(charts.element);
+    }
+    setText(health, overview.health);
+    if (!changes.children.length) {
+      changes.append(act("create-topic", "Create a topic", [["topic", "name", ""], ["partitions", "partitions", "1"], ["replication_factor", "replicas", "1"]]));
+    }
+    brokers.replaceChildren(...(overview.brokers.length ? [el("h2", {}, "Brokers"), table(["broker", "address", "rack", "state"],
+      overview.brokers.map((broker) => row(
+        String(broker.id),
+        broker.host ? `${broker.host}:${broker.port}` : "–",
+        broker.rack ?? "–",
+        el("span", { class: broker.state === "live" ? "good" : "bad" },
+          broker.id === overview.controller ? `${broker.state}, controller` : broker.state))))] : []));
+    const found = overview.topics.filter((topic) => topic.name.includes(filter.value));
+    topics.replaceChildren(found.length ? table(["topic", "partitions", "under-replicated", "without a leader", ""],
+      found.slice(0, 1000).map((topic) => row(
+        link(topic.name, "topic", topic.name),
+        number(topic.partitions),
+        count(topic.under_replicated),
+        count(topic.leaderless),
+        topic.error || (topic.internal ? "internal" : "")))) : el("p", {}, "none"));
+    if (found.length > 1000) topics.append(el("p", {}, `and ${number(found.length - 1000)} more: type a part of the name`));
+  }
+
+  return { update, leave: () => charts?.leave() };
+}
+
+function count(value) {
+  return el("span", { class: value ? "bad" : "" }, number(value));
+}

@@ -1,0 +1,63 @@
+// Consumer groups, and of one its members, what is assigned to them, and the lag of each partition.
+
+import { el, link, number, row, table, setText } from "./dom.js";
+import { get, state } from "./live.js";
+import { act } from "./acts.js";
+
+const REFRESH_MS = 2000;
+
+export function groupsView(main, [group]) {
+  const note = el("p", { role: "status" });
+  const found = el("div", {});
+  const filter = el("input", { type: "search", placeholder: "groups that contain", "aria-label": "Filter groups", oninput: render });
+  let timer = null;
+  let left = false;
+  let groups = null;
+  main.append(el("h1", {}, group === undefined ? "Groups" : group), group === undefined ? filter : "", note, found);
+
+  async function refresh() {
+    try {
+      if (group === undefined) {
+        groups = (await get("/api/groups")).groups;
+        if (!left) render();
+      } else {
+        const facts = await get("/api/group", { group });
+        if (!left) showGroup(facts);
+      }
+      setText(note, "");
+    } catch (error) {
+      setText(note, error.message);
+    }
+    if (!left) timer = setTimeout(refresh, REFRESH_MS);
+  }
+
+  function render() {
+    const wanted = (groups ?? []).filter((each) => each.group.includes(filter.value));
+    found.replaceChildren(wanted.length ? table(["group", "state", "type", "protocol"], wanted.slice(0, 1000).map((each) => row(
+      link(each.group || "(empty name)", "groups", each.group), each.state || "–", each.type || "–", each.protocol_type || "–")))
+      : el("p", {}, groups === null ? "" : "none"));
+  }
+
+  function showGroup(facts) {
+    found.replaceChildren(
+      el("p", {}, `${facts.state}${facts.protocol ? `, ${facts.protocol}` : ""}${facts.epoch === null ? "" : `, epoch ${facts.epoch}`}, `
+        + `coordinator ${facts.coordinator}, lag ${number(facts.lag)}`),
+      table(["member", "instance", "client", "host", "partitions"], facts.members.map((member) => row(
+        member.member_id, member.instance_id ?? "–", member.client_id, member.host, member.partitions.join(", ") || "none")), "Members"),
+      table(["topic", "partition", "committed", "log end", "lag", "member"], facts.offsets.map((each) => row(
+        link(each.topic, "topic", each.topic), String(each.partition), number(each.offset), number(each.log_end_offset),
+        el("span", { class: each.lag ? "bad" : "" }, number(each.lag)), each.member_id ?? "–")), "Offsets"));
+  }
+
+  const changes = el("div", {});
+  main.append(changes);
+
+  function update() {
+    if (group !== undefined && state.overview && !changes.children.length) {
+      changes.append(act("reset-offsets", "Reset offsets", [["group", "group", group], ["to", "earliest, latest or an offset", "latest"]]));
+    }
+  }
+
+  refresh();
+  return { update, leave() { left = true; clearTimeout(timer); } };
+}

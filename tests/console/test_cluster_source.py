@@ -1,0 +1,264 @@
+"""The console of a running cluster, by its requests: offsets, records, groups, settings, acts; and the command."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from kreplog.cli import main
+from kreplog.client.bootstrap import UnreachableError
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands.connecting import bootstrap_servers
+from kreplog.console.access import LOGIN
+from kreplog.console.cluster_source import ClusterSource
+from kreplog.errors import UsageError
+from tests.console.served import Console, serving
+from tests.integration import clusters
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    settings = (*clusters.GROUPS,)
+    with clusters.running(tmp_path_factory.mktemp("console") / "c", settings) as made:
+        with clusters.admin_of(made.bootstrap()) as admin:
+            admin.create_topics({"events": {"num_partitions": 2, "replication_factor": 3}})
+        clusters.wait_for_topic(made, "events", 2)
+        producer = KafkaProducer(bootstrap_servers=made.bootstrap().split(","), acks="all")
+        for number in range(10):
+            producer.send("events", b"v%d" % number, b"k%d" % (number % 3), partition=0, timestamp_ms=1000 * number + 1)
+            producer.flush()
+        producer.send("events", bytes(1_000_000), partition=1)
+        producer.close()
+        yield made
+
+
+def source_of(cluster: LocalCluster) -> ClusterSource:
+    return ClusterSource(
+        partial(bootstrap_servers, cluster.directory, None, None), {}, ["--cluster", str(cluster.directory)]
+    )
+
+
+@pytest.fixture
+def console(cluster: LocalCluster) -> Iterator[Console]:
+    with serving(source_of(cluster), allow_writes=True) as made:
+        made.log_in()
+        yield made
+
+
+def get(console: Console, name: str, **parameters: Any) -> Any:
+    query = "&".join(f"{key}={value}" for key, value in parameters.items())
+    return console.request(f"/api/{name}?{query}").json
+
+
+def offsets(page: Any) -> list[int]:
+    return [record["offset"] for record in page["records"]]
+
+
+def act(console: Console, name: str, confirm: str | None, **parameters: str) -> Any:
+    body = json.dumps({"parameters": parameters, "confirm": confirm}).encode()
+    return console.request(f"/api/acts/{name}", "POST", body, Origin=console.origin).json
+
+
+def test_the_snapshot_and_the_offsets_of_replicas(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        source = source_of(cluster)
+        snapshot = await source.snapshot()
+        assert snapshot.health().startswith("Healthy: 3 brokers")
+        assert set(snapshot.brokers) == {0, 1, 2} and snapshot.controller in snapshot.brokers
+        rows = snapshot.topics["events"].partitions
+        assert sorted(rows[0].isr) == sorted(rows[0].replicas) == [0, 1, 2]
+        replicas = await source.replicas("events", rows)
+        assert {each["log_end_offset"] for each in replicas[0]} == {10}
+        assert [each["state"] for each in replicas[0]].count("leader") == 1
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_records(console: Console) -> None:
+    page = get(console, "records", topic="events", partition=0)
+    assert (offsets(page), page["high_watermark"]) == (list(range(10)), 10)
+    assert base64.b64decode(page["records"][3]["value"]["base64"]) == b"v3"
+    assert offsets(get(console, "records", topic="events", partition=0, newest=2)) == [8, 9]
+    assert offsets(get(console, "records", topic="events", partition=0, time_ms=5001)) == [5, 6, 7, 8, 9]
+    assert offsets(get(console, "records", topic="events", partition=0, key="k1")) == [1, 4, 7]
+    assert offsets(get(console, "records", topic="events", partition=0, offset=99)) == []
+    (large,) = get(console, "records", topic="events", partition=1)["records"]
+    assert large["value"]["size"] == 1_000_000
+    field = console.request("/api/record-field?topic=events&partition=1&offset=0")
+    assert field.body == bytes(1_000_000)
+    assert "there is no partition events-7" in get(console, "records", topic="events", partition=7)["error"]
+    assert "missing" in get(console, "records", topic="missing", partition=0)["error"]
+
+
+def test_settings_users_and_acls(console: Console) -> None:
+    settings = {each["name"]: each for each in get(console, "topic-settings", topic="events")["settings"]}
+    assert settings["min.insync.replicas"] == {"name": "min.insync.replicas", "value": "2", "source": "broker's file"}
+    broker = {each["name"]: each["value"] for each in get(console, "broker-settings", broker=1)["settings"]}
+    assert broker["broker.id"] == "1"
+    assert get(console, "users") == {"users": []}
+    assert "authorizer" in get(console, "acls")["error"]
+    assert "broker 9 does not respond" in get(console, "broker-settings", broker=9)["error"]
+    assert get(console, "sizes", topic="events")["sizes"]["1"]["0"] > 1_000_000
+    assert "has no 'other'" in get(console, "other")["error"]
+
+
+def test_groups_and_their_reset(cluster: LocalCluster, console: Console) -> None:
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "consume",
+                "events",
+                "--group",
+                "g",
+                "--from-beginning",
+                "--max-messages",
+                "4",
+                "--cluster",
+                str(cluster.directory),
+            ]
+        )
+    assert "g" in [group["group"] for group in get(console, "groups")["groups"]]
+    before = get(console, "group", group="g")
+    assert before["state"] == "Empty" and before["lag"] > 0
+    assert "no group 'missing'" in get(console, "group", group="missing")["error"]
+    prepared = act(console, "reset-offsets", None, group="g", to="latest")
+    assert "→ 10" in prepared["text"] and prepared["name"] == "g"
+    assert get(console, "group", group="g")["lag"] == before["lag"]
+    assert act(console, "reset-offsets", "g", group="g", to="latest")["done"].endswith(
+        "offsets of group g are committed"
+    )
+    assert get(console, "group", group="g")["lag"] == 0
+    for to in ("", "-1", "soon"):
+        assert "error" in act(console, "reset-offsets", "g", group="g", to=to)
+    assert "no committed offsets" in act(console, "reset-offsets", None, group="missing", to="latest")["error"]
+
+
+def run_command(command: str) -> str:
+    """Standard output and errors of a shell's command, with this Python's kreplog."""
+    assert "kreplog " in command
+    words = command.replace("kreplog ", f"{shlex.quote(sys.executable)} -m kreplog ")
+    done = subprocess.run(["bash", "-euc", words], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_acts_do_what_their_commands_do(console: Console) -> None:
+    parameters = {"topic": "acted", "partitions": "2", "replication_factor": "3"}
+    command = act(console, "create-topic", None, **parameters)["command"]
+    assert act(console, "create-topic", "acted", **parameters) == {"done": "acted is created"}
+    assert "exists" in act(console, "create-topic", "acted", **parameters)["error"]
+    run_command(command.replace("acted", "commanded"))
+    assert "not confirmed" in act(console, "create-topic", "other", **{**parameters, "topic": "x"})["error"]
+
+    setting = {"topic": "acted", "config": "retention.ms", "value": "7000"}
+    prepared = act(console, "alter-config", None, **setting)
+    assert prepared["text"] == "Sets retention.ms of topic acted to 7000."
+    assert act(console, "alter-config", "acted", **setting)["done"] == "acted: retention.ms is 7000"
+    run_command(prepared["command"])
+    assert act(console, "alter-config", "acted", topic="acted", config="retention.ms")["done"].endswith("its default")
+    assert "error" in act(console, "alter-config", None, topic="acted", config="no.such")
+
+    value = 'it\'s "$HOME" `id` \\n %s {}'
+    record = {"topic": "acted", "partition": "1", "key": "a'b", "value": value}
+    assert act(console, "produce", "acted", **record) == {"done": "produced to acted-1 at offset 0"}
+    run_command(act(console, "produce", None, **record)["command"])
+    page = get(console, "records", topic="acted", partition=1)
+    found = [[base64.b64decode(each[name]["base64"]) for name in ("key", "value")] for each in page["records"]]
+    assert found == [[b"a'b", value.encode()]] * 2
+    for wrong in ({"value": "a\nb"}, {"key": "a\tb"}, {"partition": "9"}, {"topic": "missing"}):
+        assert "error" in act(console, "produce", "acted", **{**record, **wrong})
+    assert act(console, "elect-preferred", None, topic="acted")["text"] == "Changes nothing: all leaders are preferred."
+    assert "leaders elected" in act(console, "elect-preferred", "acted", topic="acted")["done"]
+    assert "no act 'other'" in act(console, "other", None)["error"]
+
+
+def test_no_command_is_shown_for_a_name_that_is_an_option(console: Console) -> None:
+    assert act(console, "create-topic", None, topic="-h")["command"] is None
+
+
+# The command
+
+
+def test_the_command(cluster: LocalCluster) -> None:
+    command = [sys.executable, "-m", "kreplog", "console", "--port", "0", "--cluster", str(cluster.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.fullmatch(rf"open http://127\.0\.0\.1:(\d+){LOGIN}\?token=(\S+)\n", line)
+            assert found is not None, line
+            console = Console(int(found[1]), [found[2]])
+            console.log_in()
+            assert console.request("/").status == 200
+            assert process.stdout.readline().startswith("for another browser: http://127.0.0.1:")
+            used = [*command[:5], str(console.port), *command[6:]]
+            other = subprocess.run(used, capture_output=True, text=True, check=False)
+            assert other.returncode == 2 and f"port {console.port} is in use" in other.stderr
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(clusters.WITHIN_S) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--bootstrap", "127.0.0.1:1"), "no broker responds at 127.0.0.1:1"),
+        (("/nowhere/at/all",), "does not exist"),
+        ((".", "--bootstrap", "127.0.0.1:1"), "give either DIRECTORY or --bootstrap"),
+        ((), "no cluster given"),
+        ((".", "--bearer-token-file", "short"), "the token is 32 or more"),
+    ],
+)
+def test_wrong_usage(
+    words: tuple[str, ...],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KREPLOG_CLUSTER", raising=False)
+    (tmp_path / "short").write_text("secret")
+    with pytest.raises(SystemExit) as left:
+        main(["console", "--port", "0", *words])
+    assert left.value.code and text in capsys.readouterr().err
+
+
+def test_the_directory_of_a_cluster_is_no_directory_of_logs(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["console", str(cluster.directory)])
+    assert f"kreplog console --cluster {cluster.directory}" in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_gone(tmp_path: Path) -> None:
+    def connect() -> Any:
+        raise UnreachableError("no broker responds")
+
+    async def run() -> None:
+        source = ClusterSource(connect, {}, [])
+        for call in (source.snapshot(), source.read("groups", {})):
+            with pytest.raises(UnreachableError):
+                await call
+        with pytest.raises(UsageError):
+            await source.read("other", {})
+        await source.close()
+
+    asyncio.run(run())

@@ -1,0 +1,163 @@
+"""The websocket of a page: what it looks at arrives, then what changes, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+
+from kreplog.client.bootstrap import UnreachableError
+from kreplog.console.live import MAX_VISIBLE
+from kreplog.console.snapshot import PartitionRow, TopicSnapshot
+from tests.console.served import WITHIN_S, Console, FakeSource, serving, topic
+
+LED = PartitionRow(0, 3, (0, 1), (0, 1))
+
+
+@asynccontextmanager
+async def page(console: Console) -> AsyncIterator[ClientWebSocketResponse]:
+    if not console.cookie:
+        console.log_in()
+    headers = {"Cookie": console.cookie, "Origin": console.origin}
+    async with (
+        asyncio.timeout(WITHIN_S),
+        ClientSession(headers=headers) as session,
+        session.ws_connect(f"{console.origin}/live") as socket,
+    ):
+        yield socket
+
+
+async def look_at(socket: ClientWebSocketResponse, name: str | None, partitions: list[int], events: int = 0) -> None:
+    await socket.send_str(json.dumps({"topic": name, "partitions": partitions, "events": events}))
+
+
+async def received(socket: ClientWebSocketResponse, key: str) -> Any:
+    """The next message with this key."""
+    while True:
+        message = json.loads(await socket.receive_str())
+        if key in message:
+            return message
+
+
+def test_a_page_receives_what_it_looks_at() -> None:
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, "t", [0])
+            message = json.loads(await socket.receive_str())
+            assert message["overview"]["health"] == "Healthy: 2 brokers, 1 topic, 1 partition, every replica in sync."
+            assert (message["error"], message["rows"], message["gone"]) == ("", [[0, 0, 3, [0, 1], [0, 1]]], [])
+            assert message["replicas"] == {"0": [{"broker": 0}, {"broker": 1}]}
+            await look_at(socket, None, [])
+            await look_at(socket, "missing", [0])
+            assert (await received(socket, "exists"))["exists"] is False
+
+    with serving(FakeSource()) as console:
+        asyncio.run(run(console))
+
+
+def test_changes_arrive_alone() -> None:
+    source = FakeSource()
+    source.now = replace(source.now, topics={"t": topic(LED, LED), "gone": topic(LED)})
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, "t", [])
+            assert len((await received(socket, "rows"))["rows"]) == 2
+            behind = PartitionRow(1, 4, (0, 1), (1,))
+            source.now = replace(source.now, topics={"t": topic(LED, behind)})
+            message = await received(socket, "rows")
+            assert message["rows"] == [[1, 1, 4, [0, 1], [1]]]
+            assert [{**event, "time_ms": 0} for event in message["events"]] == [
+                {"number": 0, "time_ms": 0, "kind": "topic deleted", "topic": "gone"},
+                {"number": 1, "time_ms": 0, "kind": "leader", "topic": "t", "partition": 1}
+                | {"from": 0, "to": 1, "epoch": 4},
+                {"number": 2, "time_ms": 0, "kind": "ISR shrinks", "topic": "t", "partition": 1}
+                | {"from": [0, 1], "to": [1]},
+            ]
+            source.now = replace(source.now, topics={"t": topic(LED)})
+            assert (await received(socket, "gone"))["gone"] == [1]
+
+    with serving(source) as console:
+        asyncio.run(run(console))
+    assert source.closed
+
+
+def test_an_unreachable_cluster_is_reported_and_comes_back() -> None:
+    source = FakeSource()
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket, page(console) as other:
+            for each in (socket, other):
+                await look_at(each, None, [])
+                assert (await received(each, "overview"))["error"] == ""
+            for failure, text in (
+                (UnreachableError("no broker responds"), "no broker responds"),
+                (ValueError("a bug"), "ValueError: a bug"),
+            ):
+                source.error = failure
+                for each in (socket, other):
+                    message = await received(each, "error")
+                    assert message["error"] == text and "overview" not in message
+                source.error = None
+                assert (await received(socket, "error"))["error"] == ""
+                assert (await received(other, "error"))["error"] == ""
+        async with page(console) as again:
+            await look_at(again, None, [], events=1)
+            kinds = [event["kind"] for event in (await received(again, "events"))["events"]]
+            assert kinds == ["reachable", "unreachable", "reachable"]
+
+    with serving(source) as console:
+        asyncio.run(run(console))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"topic": 1, "partitions": [], "events": 0}',
+        '{"topic": null, "partitions": ["0"], "events": 0}',
+        '{"topic": null, "partitions": [true], "events": 0}',
+        '{"topic": null, "partitions": [], "events": "0"}',
+        json.dumps({"topic": None, "partitions": list(range(MAX_VISIBLE + 1)), "events": 0}),
+        "9" * 10_000,
+        "[" * 10_000,
+    ],
+)
+def test_a_page_that_sends_anything_else_is_disconnected(text: str) -> None:
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await socket.send_str(text)
+            message = await socket.receive()
+            assert (message.type, message.data) == (WSMsgType.CLOSE, 1008)
+        async with page(console) as socket:
+            await socket.send_str("x" * 100_000)
+            message = await socket.receive()
+            assert (message.type, message.data) == (WSMsgType.CLOSE, 1009)
+        async with page(console) as socket:  # others go on
+            await look_at(socket, None, [])
+            await received(socket, "overview")
+
+    with serving(FakeSource()) as console:
+        asyncio.run(run(console))
+
+
+def test_names_that_are_markup_stay_names() -> None:
+    source, name = FakeSource(), "<img src=x onerror=alert(1)>"
+    source.now = replace(source.now, topics={name: TopicSnapshot(False, {}, "INVALID_TOPIC_EXCEPTION")})
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, name, [])
+            (found,) = (await received(socket, "overview"))["overview"]["topics"]
+            assert (found["name"], found["error"]) == (name, "INVALID_TOPIC_EXCEPTION")
+
+    with serving(source) as console:
+        asyncio.run(run(console))
