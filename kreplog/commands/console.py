@@ -74,7 +74,8 @@ def console(
 
 
 def _source(directory: Path | None, cluster: Path | None, bootstrap: str | None, command_config: Path | None) -> Source:
-    """A source of what is shown. A wrong address, or a cluster that is not running, is an error here, and later one on the page."""
+    """The directory, or else the cluster. A wrong address, or a cluster that is not running, is an error here, and
+    later one on the page."""
     if directory is not None:
         from kreplog.console.directory_source import DirectorySource
 
