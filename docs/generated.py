@@ -24,6 +24,7 @@ from kreplog.config import (
     INHERITED,
     GroupConfig,
     LogConfig,
+    QuotaConfig,
     ReplicationConfig,
     SaslConfig,
     TopicConfig,
@@ -294,6 +295,7 @@ def _broker_settings() -> str:
         (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
         (TLS_NAMES, described(TlsSettings.__doc__ or "")),
         (settings._SASL, described(SaslConfig.__doc__ or "")),
+        (settings._QUOTAS, described(QuotaConfig.__doc__ or "")),
     )
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []

@@ -117,6 +117,7 @@ _mount("group", "List, describe and delete consumer groups, and reset their offs
 _mount("transaction", "List, describe and abort transactions.")
 _mount("acl", "List, add and remove ACLs: who may do what.")
 _mount("user", "Add, list and remove users, who authenticate themselves at SASL listeners.")
+_mount("quota", "List, set and remove client quotas: how much of a broker clients may use.")
 _mount("produce", "Produce a record for each line of a file or stdin.")
 _mount("consume", "Print the records of a topic.")
 _mount("console", "Show a cluster in the browser, as it changes.")

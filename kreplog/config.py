@@ -82,6 +82,10 @@ RANGES = {
     "sasl_oauthbearer_jwks_endpoint_refresh_ms": (1000, 2**40),
     "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms": (10, 2**31 - 1),
     "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms": (10, 2**31 - 1),
+    "quota_window_num": (1, 2**16),
+    "quota_window_size_seconds": (1, 2**31 // 1000),
+    "controller_quota_window_num": (1, 2**16),
+    "controller_quota_window_size_seconds": (1, 2**31 // 1000),
 }
 """By setting: the least and the greatest that is allowed."""
 
@@ -509,8 +513,27 @@ class SaslConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """The time over which client quotas hold.
+
+    quota_window_num: samples of the use of quotas of bytes and of requests.
+    quota_window_size_seconds: time that each of them spans, and maximum for which a quota of requests throttles.
+    controller_quota_window_num: the same as quota_window_num, of mutations.
+    controller_quota_window_size_seconds: the same as quota_window_size_seconds, of mutations.
+    """
+
+    quota_window_num: int = 11
+    quota_window_size_seconds: int = 1
+    controller_quota_window_num: int = 11
+    controller_quota_window_size_seconds: int = 1
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
 def _check_fields(
-    settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig | TransactionConfig | SaslConfig,
+    settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig | TransactionConfig | SaslConfig | QuotaConfig,
 ) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)

@@ -38,6 +38,7 @@ CORES = CORE | {
     "kreplog.core.groups",
     "kreplog.core.transactions",
     "kreplog.core.security",
+    "kreplog.core.quotas",
     "kreplog.core.broker",
     "kreplog.core.broker.log_cleaning",
 }
@@ -76,7 +77,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.console", "kreplog.core.security"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.console"}
+    | {"kreplog.core.security", "kreplog.core.quotas"},
     # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
     "kreplog.console": EVERYWHERE
     | {"kreplog.batches", "kreplog.client", "kreplog.core.security", "kreplog.log", "kreplog.wire"},
@@ -97,6 +99,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.transactions": EVERYWHERE | CORE,
     "kreplog.core.security": EVERYWHERE | CORE,
+    "kreplog.core.quotas": EVERYWHERE | CORE,
     "kreplog.core.controller": EVERYWHERE | CORE,
     "kreplog.core.broker": EVERYWHERE | CORES,
     "kreplog.core.broker.log_cleaning": EVERYWHERE,
@@ -127,12 +130,13 @@ ALLOWED: dict[str, set[str]] = {
     },
     # wire encodes and decodes core.messages; security has the client's end of SASL, credentials, and ACLs.
     "kreplog.client": EVERYWHERE
-    | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.security"},
+    | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages"}
+    | {"kreplog.core.security", "kreplog.core.quotas"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
     # coord, core: requests to the controller that Kafka's protocol lacks, and the plan of a rebalance.
     "kreplog.cluster": EVERYWHERE
     | {"kreplog.client", "kreplog.server", "kreplog.managed_log"}
-    | {"kreplog.coord", "kreplog.core", "kreplog.core.controller", "kreplog.core.security"},
+    | {"kreplog.coord", "kreplog.core", "kreplog.core.controller", "kreplog.core.security", "kreplog.core.quotas"},
     # managed_log: the real log as brokers use it, on which a quarter of the seeds run. wire: coordinators' records.
     "kreplog.sim": EVERYWHERE
     | CORES

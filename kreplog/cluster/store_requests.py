@@ -1,6 +1,6 @@
 """What Kafka's protocol has no request for, by the coordination store itself: which brokers are registered, and the
-removal of a topic's last partitions, requested from the controller; and ACLs and users, which must exist before the
-first client may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
+removal of a topic's last partitions, requested from the controller; and ACLs, users and quotas, which must exist before
+the first client may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
+from kreplog.core.quotas import quota_requests
+from kreplog.core.quotas.entities import Quotas
+from kreplog.core.quotas.quota_requests import QuotaAlteration
 from kreplog.core.request_calls import carry_out
 from kreplog.core.security import acl_requests, user_requests
 from kreplog.core.security.acls import AclBinding, AclFilter
@@ -85,6 +88,16 @@ def users_in(session: Session) -> dict[str, dict[str, int]]:
     """The iterations of the credentials of all users, by user and mechanism. Raises CoordinationError."""
     found = carry_out(user_requests.stored_users(), _SessionCalls(session))
     return {user: {name: given.iterations for name, given in each.items()} for user, each in found.items()}
+
+
+def alter_quotas(session: Session, alteration: QuotaAlteration) -> None:
+    """Set and remove quotas of an entity. Raises UsageError, CoordinationError."""
+    carry_out(quota_requests.alter_quotas([alteration]), _SessionCalls(session))
+
+
+def quotas_in(session: Session) -> Quotas:
+    """All client quotas. Raises CoordinationError."""
+    return carry_out(quota_requests.read_quotas(), _SessionCalls(session))
 
 
 class _SessionCalls:

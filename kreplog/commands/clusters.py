@@ -28,6 +28,7 @@ from kreplog.commands.options import App, AsJson, ClusterDir, Racks, counted, id
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.producer_transactions import transaction_app
+from kreplog.commands.quotas import quota_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 from kreplog.commands.users import user_app
@@ -53,6 +54,7 @@ APPS = {
     "transaction": transaction_app,
     "acl": acl_app,
     "user": user_app,
+    "quota": quota_app,
     "produce": produce_app,
     "consume": consume_app,
     "console": console_app,

@@ -18,6 +18,7 @@
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
     /acls                                           all ACLs, see core.security.acl_requests
+    /client_quotas                                  all client quotas, see core.quotas.quota_requests
     /config/users                                   the secret for the credentials of unknown users
     /config/users/[user]                            credentials of a user: texts by mechanism, as Kafka writes them
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
@@ -63,6 +64,7 @@ UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ACLS = "/acls"
+CLIENT_QUOTAS = "/client_quotas"
 USERS = "/config/users"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"

@@ -48,6 +48,7 @@ from kreplog.server.runtime.periodic import (
     until_disk_space,
     write_checkpoints,
 )
+from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.starting import (
     RecoveryProgress,
     authorizer_of,
@@ -58,6 +59,7 @@ from kreplog.server.runtime.starting import (
     log_config_of,
     max_replicas_of,
     open_directories,
+    quota_manager_of,
     tune_interpreter,
 )
 from kreplog.server.runtime.store import StoreLink, make_store
@@ -114,6 +116,7 @@ class Broker:
         work = {
             "store": self.store.run(),
             "credentials": self.user_credentials.run(),
+            "quotas": self.quota_cache.run(),
             "checkpoints": write_checkpoints(logs, settings.checkpoint_interval_ms),
             "retention": enforce_retention(logs, self.runners.replicas.put, settings.retention_check_interval_ms),
             "producers": expire_producers(logs, settings.producer_check_interval_ms),
@@ -244,6 +247,8 @@ class Broker:
         authorizer = authorizer_of(settings)
         self.acl_cache = None if authorizer is None else AclCache(self.store, authorizer)
         self.user_credentials = CredentialCache(self.store)
+        quotas = self.server.client_quotas = quota_manager_of(settings)
+        self.quota_cache = QuotaCache(self.store, quotas, self.server.unmute_all)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
         self.group_logs = CoordinatorLogs(self.hosted, append, runners.groups.put)
@@ -266,6 +271,8 @@ class Broker:
             receive=runners.receive,
             authorizer=authorizer,
             acl_cache=self.acl_cache,
+            quotas=quotas,
+            quota_cache=self.quota_cache,
         )
         self.api = Api(host)
         self.senders = make_senders(
@@ -303,6 +310,7 @@ class Broker:
         if self.acl_cache is not None:
             self.acl_cache.session_started()
         self.user_credentials.session_started()
+        self.quota_cache.session_started()
         self.runners.session_started(session_id)
 
     def _session_lost(self) -> None:

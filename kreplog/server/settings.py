@@ -17,6 +17,7 @@ from kreplog.config import (
     SETTINGS_OF_TOPICS,
     GroupConfig,
     LogConfig,
+    QuotaConfig,
     ReplicationConfig,
     SaslConfig,
     TopicConfig,
@@ -129,7 +130,7 @@ class BrokerSettings:
     handshake_timeout_ms: maximum time of a TLS handshake; a slower one ends with its connection.
     listener_values: settings that a listener has of its own, `listener.name.NAME.SETTING`, by its name and theirs.
     tls: the settings of TLS of all listeners without their own.
-    replication, topic, log, groups, transactions, sasl: all settings with Kafka's names there; see kreplog.config.
+    replication, topic, log, groups, transactions, sasl, quotas: settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
@@ -190,6 +191,7 @@ class BrokerSettings:
     groups: GroupConfig
     transactions: TransactionConfig
     sasl: SaslConfig
+    quotas: QuotaConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,7 @@ def check(
         groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
         transactions=TransactionConfig(**{field: complete[name] for name, field in _TRANSACTIONS.items()}),
         sasl=SaslConfig(**{field: complete[name] for name, field in _SASL.items()}),
+        quotas=QuotaConfig(**{field: complete[name] for name, field in _QUOTAS.items()}),
     )
     _check_listeners(settings)
     _check_internal(settings)
@@ -428,6 +431,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (_TRANSACTIONS, settings.transactions),
         (TLS_NAMES, settings.tls),
         (_SASL, settings.sasl),
+        (_QUOTAS, settings.quotas),
     ):
         if name in names:
             return _plain(getattr(config, names[name]))
@@ -540,6 +544,7 @@ _OF_LISTENER = "listener.name."
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
 _SASL = {field.name.replace("_", "."): field.name for field in fields(SaslConfig)}
+_QUOTAS = {field.name.replace("_", "."): field.name for field in fields(QuotaConfig)}
 OF_LOGS = {
     "log.retention.ms": "retention_ms",
     "log.retention.bytes": "retention_bytes",
@@ -642,6 +647,7 @@ SETTINGS: dict[str, _Setting] = {
     **_of_config(_GROUPS, GroupConfig()),
     **_of_config(_TRANSACTIONS, TransactionConfig()),
     **_of_config(_SASL, SaslConfig()),
+    **_of_config(_QUOTAS, QuotaConfig()),
 }
 """Every setting of a broker, by Kafka's name."""
 

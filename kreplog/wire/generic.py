@@ -81,6 +81,8 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ),
     ApiKey.DELETE_GROUPS: (admin.DeleteGroupsRequest, admin.DeleteGroupsResponse),
     ApiKey.OFFSET_DELETE: (consumer.OffsetDeleteRequest, consumer.OffsetDeleteResponse),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (admin.DescribeClientQuotasRequest, admin.DescribeClientQuotasResponse),
+    ApiKey.ALTER_CLIENT_QUOTAS: (admin.AlterClientQuotasRequest, admin.AlterClientQuotasResponse),
     ApiKey.API_VERSIONS: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
     ApiKey.CREATE_TOPICS: (admin.CreateTopicsRequest, admin.CreateTopicsResponse),
     ApiKey.DELETE_TOPICS: (admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
@@ -202,6 +204,20 @@ def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
             {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
         ],
     )
+
+
+def throttle_time_offset(api_key: int, version: int) -> int | None:
+    """Where in the message of a response throttle_time_ms is; None if it has none, or not at a fixed place."""
+    place = 0
+    for field in _response_class(api_key, version).json["fields"]:
+        if _holds(field["versions"], version):
+            if field["name"] == "ThrottleTimeMs":
+                return place
+            size = _SIZES.get(field["type"])
+            if size is None:
+                return None
+            place += size
+    return None
 
 
 def topic_id(value: uuid.UUID | None) -> str:

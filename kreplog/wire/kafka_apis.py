@@ -97,7 +97,6 @@ KAFKA_4: Mapping[int, tuple[str, int, int]] = MappingProxyType(
 """By API key: name, first and last version. Source: ApiMessageType of Kafka 4.4.0, the broker's listener."""
 
 _NO_TOKENS = "there are no delegation tokens (KIP-48)"
-_NO_QUOTAS = "there are no client quotas"
 _NO_QUORUM = "there is no KRaft quorum: controllers are elected in the coordination store"
 _NO_CLIENT_METRICS = "brokers take no metrics of clients (KIP-714)"
 _NO_SHARE_GROUPS = "there are no share groups (KIP-932)"
@@ -108,7 +107,6 @@ NOT_OFFERED: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
         ApiKey.WRITE_TXN_MARKERS: "coordinators alone write markers; version 1 is between brokers",
         34: "a replica does not move between the log directories of a broker",
-        **dict.fromkeys((48, 49), _NO_QUOTAS),
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
         57: "the levels of features are fixed",
         64: "a registration ends with the broker's session",

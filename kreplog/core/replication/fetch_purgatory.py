@@ -106,6 +106,10 @@ class FetchPurgatory:
         """The partitions of a fetch session, as last listed; None if there is no such session."""
         return self._sessions.partitions(session_id)
 
+    def not_sent(self, request: FetchRequest, response: FetchResponse) -> int:
+        """As FetchSessions.not_sent."""
+        return self._sessions.not_sent(request, response)
+
     def __contains__(self, fetch: DelayedFetch) -> bool:
         """Whether it is delayed."""
         return fetch in self._parked

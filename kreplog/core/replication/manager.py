@@ -53,6 +53,7 @@ from kreplog.core.messages import (
     DeleteRecordsRequest,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     ListOffsetsRequest,
@@ -176,6 +177,11 @@ class ReplicaManager:
     def fetch_session(self, session_id: int) -> Sequence[FetchPartition] | None:
         """The partitions of a fetch session, as last listed; None if there is no such session."""
         return self._fetches.session(session_id)
+
+    def fetch_not_sent(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
+        """The response to a consumer that must not have the one to its request now: without partitions, which are left
+        for its next request."""
+        return FetchResponse(ErrorCode.NONE, self._fetches.not_sent(request, response))
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event. Of the delayed requests that are due or can be completed a step completes only so many, since

@@ -253,6 +253,22 @@ class FetchSessions:
             session.mark(partition)
         return tuple(holders)
 
+    def not_sent(self, request: FetchRequest, response: FetchResponse) -> int:
+        """The partitions of a response were not sent, as to a throttled consumer (KIP-219). Returns the session of the
+        empty response: that of the request goes on, where they are new again; a session that it began ends."""
+        session = self._consumers.get(response.session_id)
+        if session is None:
+            return NO_SESSION
+        if request.session_epoch == INITIAL_EPOCH:
+            self._close(session)
+            return NO_SESSION
+        for data in response.partitions:
+            held = session.held.get(data.partition)
+            if held is not None:
+                held.forget_sent()
+                session.mark(data.partition)
+        return session.id
+
     def partitions(self, session_id: int) -> Sequence[FetchPartition] | None:
         """The partitions of a session, as last listed; None if there is no such session."""
         session = self._followers.get(session_id) or self._consumers.get(session_id)

@@ -1,16 +1,15 @@
 """The ACLs in the coordination store: the content of their node, and the steps of requests that change them.
 
-One node holds all ACLs, so that a request applies as a whole, and brokers watch one node. It is written on condition
-that no other write came in between; else the request is repeated on what that has written.
+One node holds all ACLs, of some 20,000 of names like topic-1234; see core.whole_nodes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kreplog.core import nodes
-from kreplog.core.effects import GetNodes, Multi, Pause, Steps
+from kreplog.core.effects import GetNodes, Steps
 from kreplog.core.security.acls import (
     AclBinding,
     AclFilter,
@@ -21,15 +20,9 @@ from kreplog.core.security.acls import (
     check_binding,
 )
 from kreplog.core.security.authorizer import acls_by_resource
-from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError, UsageError
-from kreplog.types import Create, Node, SetData, StoreOperation
-
-MAX_BYTES = 1_000_000
-"""Maximum of the ACLs of a cluster as they are stored, of a node in any store: some 20,000 of names like topic-1234."""
-
-ATTEMPTS = 20
-RETRY_MS = 20
-"""A request that others precede is repeated after a pause that grows by this with each attempt."""
+from kreplog.core.whole_nodes import alter_whole, encode_whole
+from kreplog.errors import CoordinationError
+from kreplog.types import Node
 
 
 def encode(acls: Sequence[AclBinding]) -> bytes:
@@ -39,13 +32,7 @@ def encode(acls: Sequence[AclBinding]) -> bytes:
     for (kind, pattern, name), of in acls_by_resource(acls).items():
         entries = [[acl.principal, acl.host, acl.operation.name, acl.permission.name] for acl in of]
         content.setdefault(kind.name, {}).setdefault(pattern.name, {})[name] = entries
-    data = json.dumps(content, separators=(",", ":")).encode()
-    if len(data) > MAX_BYTES:
-        raise UsageError(
-            f"the ACLs of the cluster would take {len(data)} bytes in the coordination store, where {MAX_BYTES} are "
-            "allowed: use prefixed patterns, and remove ACLs that are not needed"
-        )
-    return data
+    return encode_whole(content, "ACLs", "use prefixed patterns, and remove ACLs that are not needed")
 
 
 def decode(node: Node | None) -> list[AclBinding]:
@@ -89,7 +76,7 @@ def create_acls(acls: Sequence[AclBinding]) -> Steps[None]:
     """Add ACLs; those that exist already stay. Raises UsageError (one is invalid, or there are too many; nothing was
     changed), CoordinationError."""
     added = [check_binding(acl) for acl in acls]
-    yield from _alter(lambda before: list(dict.fromkeys((*before, *added))))
+    yield from alter_whole(nodes.ACLS, "ACLs", decode, encode, lambda before: list(dict.fromkeys((*before, *added))))
 
 
 def delete_acls(filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
@@ -109,24 +96,5 @@ def delete_acls(filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
         deleted = {acl for of in found for acl in of}
         return [acl for acl in before if acl not in deleted]
 
-    yield from _alter(without)
+    yield from alter_whole(nodes.ACLS, "ACLs", decode, encode, without)
     return found
-
-
-def _alter(alter: Callable[[list[AclBinding]], list[AclBinding]]) -> Steps[None]:
-    for attempt in range(ATTEMPTS):
-        (node,) = yield GetNodes((nodes.ACLS,))
-        before = decode(node)
-        after = alter(before)
-        if after == before:
-            return
-        try:
-            yield Multi((_write(node, encode(after)),))
-            return
-        except (NodeExistsError, NoNodeError, BadVersionError):
-            yield Pause(RETRY_MS * (attempt + 1))
-    raise CoordinationError("too many concurrent changes of the ACLs: try again", path=nodes.ACLS)
-
-
-def _write(node: Node | None, data: bytes) -> StoreOperation:
-    return Create(nodes.ACLS, data) if node is None else SetData(nodes.ACLS, data, node.stat.version)

@@ -203,6 +203,18 @@ def refused_alterations(request: Any, error: ErrorCode) -> Fields:
     return {"results": [{"user": user, **message_fields(error)} for user in altered_users(request)]}
 
 
+def refused_quotas(request: Any, error: ErrorCode) -> Fields:
+    return {**message_fields(error), "entries": None}
+
+
+def refused_quota_alterations(request: Any, error: ErrorCode) -> Fields:
+    return {"entries": [{**message_fields(error), "entity": entity_fields(entry)} for entry in request.entries]}
+
+
+def entity_fields(entry: Any) -> list[Fields]:
+    return [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity]
+
+
 def refused_acls(request: Any, error: ErrorCode) -> Fields:
     return {**message_fields(error), "resources": []}
 
@@ -229,6 +241,19 @@ def altered_configs(request: Any) -> list[str]:
 def altered_users(request: Any) -> list[str]:
     """Names of the users whose credentials a request alters, each once."""
     return list(dict.fromkeys(given.name for given in (*request.deletions, *request.upsertions)))
+
+
+def altered_quotas(request: Any) -> list[str]:
+    """The quotas that a request alters, by their entities."""
+    return [f"{_entity_text(entry)} ({', '.join(map(_quota_text, entry.ops))})" for entry in request.entries]
+
+
+def _entity_text(entry: Any) -> str:
+    return ", ".join(f"{part.entity_type} {part.entity_name or '<default>'}" for part in entry.entity)
+
+
+def _quota_text(operation: Any) -> str:
+    return f"no {operation.key}" if operation.remove else f"{operation.key}={operation.value:.15g}"
 
 
 def acl_text(given: Any) -> str:

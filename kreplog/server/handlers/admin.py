@@ -46,8 +46,16 @@ from kreplog.wire import generic
 _log = logging.getLogger("kreplog.server")
 
 Fields = dict[str, Any]
+Mutate = Callable[[int], bool]
+"""Charges the creation or deletion of so many partitions to the client's quota; False: it must not take place."""
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+
+def unlimited(partitions: int) -> bool:
+    """A Mutate without any quota."""
+    return True
 
 
 async def respond_to(fields: Fields, work: Awaitable[Fields]) -> Fields:
@@ -88,6 +96,12 @@ async def refuse_repeated(name: str) -> Fields:
     raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is repeated in the request")
 
 
+def _charge(mutate: Mutate, partitions: int) -> None:
+    """Raises RefusedError, with Kafka's message, for a client that exceeds its quota."""
+    if not mutate(partitions):
+        raise RefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+
+
 class AdminHandlers:
     """Handlers of requests that change the cluster. brokers: returns the live brokers by id. max_broker_partitions: as
     in BrokerSettings, or fewer."""
@@ -108,7 +122,7 @@ class AdminHandlers:
 
     # Topics
 
-    async def create_topics(self, request: Any) -> Fields:
+    async def create_topics(self, request: Any, mutate: Mutate = unlimited) -> Fields:
         if len(request.topics) > MAX_NEW_PARTITIONS:
             raise PeerProtocolError(
                 f"{len(request.topics)} new topics in a request: at most {MAX_NEW_PARTITIONS} are allowed"
@@ -121,7 +135,7 @@ class AdminHandlers:
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_topic(topic, partitions, request.validate_only),
+                else self._create_topic(topic, partitions, request.validate_only, mutate),
             )
             async for topic in in_slices(topics)
         ]
@@ -189,7 +203,9 @@ class AdminHandlers:
             if not created:
                 self._limits.withdraw(number)
 
-    async def _create_topic(self, topic: Any, partitions: int, validate_only: bool) -> Fields:
+    async def _create_topic(
+        self, topic: Any, partitions: int, validate_only: bool, mutate: Mutate = unlimited
+    ) -> Fields:
         """partitions: of all topics of the request."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
@@ -211,6 +227,7 @@ class AdminHandlers:
         steps = admin_requests.create_topic(topic.name, topic_id, assigned, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
+        _charge(mutate, len(assigned))
         with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
                 await self._carry_out(steps)
@@ -220,13 +237,13 @@ class AdminHandlers:
             "replication_factor": len(assigned[0]),
         }
 
-    async def delete_topics(self, request: Any) -> Fields:
+    async def delete_topics(self, request: Any, mutate: Mutate = unlimited) -> Fields:
         requested: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
         for topic in request.topics or ():
             name = topic.name if topic.name is not None else self._topics.name_of(generic.topic_id(topic.topic_id))
             requested[name, topic.topic_id] = None
         results = [
-            await respond_to({"name": name, "topic_id": topic_id}, self._delete_topic(name))
+            await respond_to({"name": name, "topic_id": topic_id}, self._delete_topic(name, mutate))
             async for name, topic_id in in_slices(requested)
         ]
         deleted = [result["name"] for result in results if not result["error_code"]]
@@ -234,13 +251,16 @@ class AdminHandlers:
             await self._await_result(results, deleted, request.timeout_ms, lambda name: self._topics.get(name) is None)
         return {"responses": results}
 
-    async def _delete_topic(self, name: str | None) -> Fields:
+    async def _delete_topic(self, name: str | None, mutate: Mutate) -> Fields:
         if name is None:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with that id")
+        view = self._topics.get(name)
+        if view is not None:
+            _charge(mutate, len(view.partitions))
         await self._carry_out(admin_requests.delete_topic(name))
         return {}
 
-    async def create_partitions(self, request: Any) -> Fields:
+    async def create_partitions(self, request: Any, mutate: Mutate = unlimited) -> Fields:
         topics, repeated = first_by_name(request.topics, _name_of)
         self._recount()
         results = [
@@ -248,7 +268,7 @@ class AdminHandlers:
                 {"name": topic.name},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_partitions(topic, request.validate_only),
+                else self._create_partitions(topic, request.validate_only, mutate),
             )
             async for topic in in_slices(topics)
         ]
@@ -260,11 +280,12 @@ class AdminHandlers:
             )
         return {"results": results}
 
-    async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
+    async def _create_partitions(self, topic: Any, validate_only: bool, mutate: Mutate) -> Fields:
         current = await self._carry_out(stored_topic(topic.name))
         given = [entry.broker_ids for entry in topic.assignments or ()]
         brokers = new_partitions.assignable(self._brokers())
         assigned = new_partitions.added_partitions(topic.name, current, topic.count, given, brokers)
+        _charge(mutate, len(assigned))
         steps = admin_requests.add_partitions(topic.name, current, assigned, brokers)
         with self._counted(topic.name, assigned, validate_only):
             if not validate_only:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from kreplog.core.messages import (
     TransactionalProduce,
     refusal_of_produce,
 )
+from kreplog.core.quotas.quota_manager import ClientQuotaManager
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.sessions import without_unknown_topics
 from kreplog.core.security.authorizer import Authorizer
@@ -50,24 +51,28 @@ from kreplog.server.authorization.guard import Guard
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.acl_handlers import AclHandlers
-from kreplog.server.handlers.admin import AdminHandlers, Fields
+from kreplog.server.handlers.admin import AdminHandlers, Fields, unlimited
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.cluster_id import ClusterId
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
+from kreplog.server.handlers.handler_tables import commands, mutations, queries
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
-from kreplog.server.handlers.metadata import Description, MetadataHandlers, lists_all
+from kreplog.server.handlers.metadata import MetadataHandlers, lists_all
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
+from kreplog.server.handlers.quota_handlers import QuotaHandlers
 from kreplog.server.handlers.sasl_requests import SaslHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.handlers.user_credentials import UserCredentialHandlers
 from kreplog.server.monitoring.logs import log_applied
+from kreplog.server.network.client_quotas import MeasuredWork
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
+from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.security.credential_cache import CredentialCache
 from kreplog.server.settings import BrokerSettings
@@ -148,6 +153,8 @@ class Host:
     receive: Callable[[Received], None]
     authorizer: Authorizer | None
     acl_cache: AclCache | None
+    quotas: ClientQuotaManager
+    quota_cache: QuotaCache
 
 
 class Api:
@@ -200,14 +207,16 @@ class Api:
             ApiKey.API_VERSIONS: self._api_versions,
         }
         users = UserCredentialHandlers(store, host.user_credentials)
-        self._queries = _queries(metadata, ProducerHandlers(host.manager, host.hosted), users)
+        self._queries = queries(metadata, ProducerHandlers(host.manager, host.hosted), users)
         self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, metadata.brokers_at, settings.groups, settings.transactions
         )
         configs = ConfigHandlers(store, host.topics, host.dynamic)
         acls = AclHandlers(store, host.authorizer, host.acl_cache)
-        self._commands = _commands(self._admin, configs, self._producer_ids, acls, users)
-        self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands}
+        quotas = QuotaHandlers(store, host.quotas, host.quota_cache)
+        self._commands = commands(self._admin, configs, self._producer_ids, acls, users, quotas)
+        self._mutations = mutations(self._admin)
+        self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands, *self._mutations}
         self.guard = Guard(
             host.authorizer,
             host.topics,
@@ -251,7 +260,7 @@ class Api:
         elif len(frame) <= INLINE_BYTES:
             self._dispatch(context, self._decode(context, frame, self._max_entries(key)))
         else:
-            self._start(self._dispatch_large(context, frame))
+            self._start_for(context, self._dispatch_large(context, frame))
 
     def _max_entries(self, key: int) -> int:
         """Maximum of entries of a request, by the size of the cluster; MAX_ITEMS before the first metadata."""
@@ -270,7 +279,7 @@ class Api:
         try:
             with _closing_on_error(context):
                 budget = self._max_entries(context.header.api_key)
-                request = await self._in_thread(self._decode, context, frame, budget)
+                request = await self._in_thread(context, self._decode, context, frame, budget)
                 context.offload = self._respond_from_thread
                 self._dispatch(context, request)
         finally:
@@ -283,7 +292,7 @@ class Api:
         elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), loop_ms()):
             self._describe(context, request)
         else:
-            self._start(self._work(context, request))
+            self._start_for(context, self._work(context, request))
 
     def _dispatch_to_core(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
@@ -329,17 +338,19 @@ class Api:
             self._respond_from_thread(lambda: generic.encode_response(header, **authorized.finished(make())), context)
 
     def _respond_from_thread(self, encode: Callable[[], Sequence[Any]], context: RequestContext) -> None:
-        self._start(self._encode(encode, context))
+        self._start_for(context, self._encode(encode, context))
 
     async def _encode(self, encode: Callable[[], Sequence[Any]], context: RequestContext) -> None:
         try:
             if not context.client.closed:
-                context.respond(await self._in_thread(encode))
+                context.respond(await self._in_thread(context, encode))
         except Exception:
             _log.exception("%s: the response to %s cannot be encoded", context.client.peer, context.header)
             context.close()
 
-    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+    async def _in_thread(self, context: RequestContext, call: Callable[..., T], *arguments: Any) -> T:
+        if context.charge is not None:
+            call = context.charge.in_thread(call)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
     def _put(self, context: RequestContext, request: Any) -> None:
@@ -421,13 +432,19 @@ class Api:
                 fields = authorized.finished(None if left is None else await self._carry_out(context, left))
                 large = context.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
                 encode = partial(generic.encode_response, header, **fields)
-                context.respond(await self._in_thread(encode) if large else encode())
+                context.respond(await self._in_thread(context, encode) if large else encode())
 
     async def _carry_out(self, context: RequestContext, request: Any) -> Fields:
         key = context.header.api_key
         if key == ApiKey.FIND_COORDINATOR:
             return await self._coordinators.find(request, context.client.listener)
+        if key in self._mutations:
+            return await self._mutations[key](request, unlimited if context.charge is None else context.charge.mutate)
         return await self._commands[key](request)
+
+    def _start_for(self, context: RequestContext, work: Coroutine[Any, Any, None]) -> None:
+        """Start work whose time is the request's."""
+        self._start(work if context.charge is None else MeasuredWork(work, context.charge))
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -477,7 +494,7 @@ class Api:
                 self._put(context, request)
             else:
                 context.hold(len(frame))
-                self._start(self._inspect(context, request, oversized or {}, codecs, len(frame)))
+                self._start_for(context, self._inspect(context, request, oversized or {}, codecs, len(frame)))
         if request.acks == 0:
             context.respond(())
         if closes:
@@ -497,7 +514,7 @@ class Api:
         requests of the connection wait, so that its batches are appended in order."""
         try:
             with _closing_on_error(context):
-                self._put(context, await self._in_thread(inspected, request, refused, codecs))
+                self._put(context, await self._in_thread(context, inspected, request, refused, codecs))
         finally:
             context.release(size)
 
@@ -540,8 +557,13 @@ class Api:
             return frame
 
         context.encode = encode
+        charge = context.charge
         if left is None:
             context.reply(NO_PARTITIONS)
+        elif charge is not None:
+            left = charge.within_quota(left)
+            charge.withhold = partial(self._host.manager.fetch_not_sent, left)
+            self._host.receive(Received(context, left))
         else:
             self._host.receive(Received(context, left))
 
@@ -622,49 +644,6 @@ class Api:
         """The broker has registered with the store."""
         if self._cluster_id.text is None:
             self._start(self._cluster_id.load())
-
-
-def _queries(
-    metadata: MetadataHandlers, producers: ProducerHandlers, users: UserCredentialHandlers
-) -> dict[int, Callable[[Any, int, str], Description]]:
-    """Handlers of requests that describe the cluster, by API key; called with a request, its version, and the name of
-    its listener."""
-    return {
-        ApiKey.METADATA: metadata.metadata,
-        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener: metadata.cluster(listener),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version, listener: metadata.topic_partitions(
-            request, listener
-        ),
-        ApiKey.DESCRIBE_CONFIGS: lambda request, version, listener: metadata.configs(request),
-        ApiKey.DESCRIBE_LOG_DIRS: lambda request, version, listener: metadata.log_dirs(request),
-        ApiKey.DESCRIBE_PRODUCERS: lambda request, version, listener: producers.describe(request),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda request, version, listener: users.describe(request),
-    }
-
-
-def _commands(
-    admin: AdminHandlers,
-    configs: ConfigHandlers,
-    producer_ids: ProducerIdHandlers,
-    acls: AclHandlers,
-    users: UserCredentialHandlers,
-) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
-    """Handlers that run in a task of their own, most of which change the cluster, by API key."""
-    return {
-        ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
-        ApiKey.CREATE_TOPICS: admin.create_topics,
-        ApiKey.DELETE_TOPICS: admin.delete_topics,
-        ApiKey.CREATE_PARTITIONS: admin.create_partitions,
-        ApiKey.DESCRIBE_ACLS: acls.describe,
-        ApiKey.CREATE_ACLS: acls.create,
-        ApiKey.DELETE_ACLS: acls.delete,
-        ApiKey.ALTER_CONFIGS: configs.replace,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.change,
-        ApiKey.ELECT_LEADERS: admin.elect_leaders,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter,
-    }
 
 
 def _encoder(

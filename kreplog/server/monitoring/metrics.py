@@ -8,6 +8,7 @@ client library cost twenty times as much, which matters with 10,000 partitions.
     kafka_server_brokertopicmetrics_*        its traffic                                          the controller alone
     kafka_network_requestmetrics_*           its requests, by API         kafka_log_log_*, kafka_cluster_partition_*,
     kafka_coordinator_group_*, kafka_server_group_coordinator_metrics_*   the groups that it coordinates
+    kafka_server_produce_*, _fetch_*, _request_*, _controllermutation_*   the use of client quotas
     kafka_server_sessionexpirelistener_*     its session with the store   kafka_server_fetcherlagmetrics_*  by partition
 """
 
@@ -30,10 +31,12 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
+from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.api import Api
 from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
 from kreplog.server.monitoring.group_metrics import group_metrics
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
+from kreplog.server.monitoring.quota_metrics import quota_metrics
 from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
 from kreplog.server.runtime.store import StoreLink
@@ -84,7 +87,10 @@ async def render(broker: MetricsSource) -> bytes:
     _add_cleaner(lines, broker.logs.cleaner)
     _add_controller(lines, broker)
     await _add_replicas(lines, broker)
-    for name, kind, help, samples in await group_metrics(broker.cores.groups):
+    for name, kind, help, samples in (
+        *await group_metrics(broker.cores.groups),
+        *quota_metrics(broker.server.client_quotas, monotonic_ms()),
+    ):
         _add(lines, name, kind, help, samples)
     lines.append("")
     return "\n".join(lines).encode()

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
 import stat
+import struct
 import sys
+import termios
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -55,6 +58,7 @@ DELIVERY_S = 0.002
 
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
 _ACCEPT_PAUSE_S = 0.5
+_INT = struct.Struct("i")
 _scratch = bytearray(SCRATCH_BYTES)
 """The buffer into which all connections receive small frames; only the event loop uses it."""
 
@@ -142,10 +146,12 @@ class Connection:
     called once, when either end closes it. memory: charged for its buffers. trusting: as of FrameReader, and long
     frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock. max_sends: of
     calls that send before the event loop serves others; for a plain socket, which buffers what they send, no limit.
+    max_end_bytes: of the end of the stream, which are no request.
     is_proved: it is of a client, and not of somebody who only connects; of those, memory is taken away first.
     """
 
     max_sends = sys.maxsize
+    max_end_bytes = 0
 
     def __init__(
         self,
@@ -222,6 +228,25 @@ class Connection:
                 self._read()
             elif not self._delivering:
                 self._deliver_later()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def peer_closed(self) -> None:
+        """The peer has closed its end while the connection is paused: close it, unless it has sent what is still to be
+        handled. Of an error the next call on the socket knows."""
+        try:
+            (unread,) = _INT.unpack(fcntl.ioctl(self._sock.fileno(), termios.FIONREAD, bytes(_INT.size)))
+            failed = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        except OSError:
+            failed, unread = 1, 0
+        if failed or (unread <= self.max_end_bytes and not self._held):
+            self.close()
+
+    def put_back(self, frame: Frame) -> None:
+        """Deliver a frame again that `on_frame` has been given, before all others, once the connection is resumed."""
+        self._held.appendleft(frame)
+        self.pause()
 
     def _read(self) -> None:
         if not self._reading and not self._paused and not self.closed:

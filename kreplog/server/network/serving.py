@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.quotas.quota_manager import ClientQuotaManager
+from kreplog.core.quotas.windows import QuotaWindow
 from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.core.security.sasl import SaslConnection
 from kreplog.errors import InvariantError, PeerProtocolError, UsageError
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
+from kreplog.server.network.client_quotas import RequestCharge, begin_charge, remaining_ms
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
 from kreplog.server.network.connections import (
     ConnectionMemory,
@@ -33,6 +36,7 @@ from kreplog.server.network.connections import (
     peer_of,
 )
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
+from kreplog.server.network.muted_connections import MutedConnections
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
@@ -57,15 +61,17 @@ class RequestContext:
     encode: makes the frame of a core's response; set before the request goes to the core. began: time of arrival, by
     the loop's clock. follower: the request is a follower's fetch. offload: encodes a large response in a thread; None
     for a small one. held_bytes: size of the response while it waits for those to earlier requests of the connection.
+    charge: to the quotas of the client; None where there are none.
     """
 
-    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "held_bytes", "offload")
+    __slots__ = ("_buffers", "_client", "began", "charge", "encode", "follower", "header", "held_bytes", "offload")
 
     def __init__(self, client: ClientConnection, header: RequestHeader, began: float) -> None:
         self.header = header
         self.began = began
         self.follower = False
         self.held_bytes = 0
+        self.charge: RequestCharge | None = None
         self.encode: Callable[[Any], Sequence[Any]] | None = None
         self.offload: Callable[[Callable[[], Sequence[Any]], RequestContext], None] | None = None
         self._client = client
@@ -87,6 +93,10 @@ class RequestContext:
     def respond(self, buffers: Sequence[Any]) -> None:
         """Send a frame; an empty one sends nothing, as after acks=0."""
         if self._buffers is None:
+            charge = self.charge
+            if charge is not None:
+                buffers = charge.finish(buffers)
+                self._client.mute(charge.throttle_ms)
             self._buffers = buffers
             self.encode = None  # often a closure over this context: in a cycle both, and the frames, would wait for gc
             self._client.send_ready_responses(self)
@@ -100,7 +110,11 @@ class RequestContext:
             self.offload(lambda: encode(response), self)
             return
         try:
-            self.respond(() if self._client.closed else encode(response))
+            if self.charge is None:
+                self.respond(() if self._client.closed else encode(response))
+            else:
+                with self.charge.timed():
+                    self.respond(() if self._client.closed else encode(response))
         except Exception:
             _log.exception("%s: the response to %s cannot be encoded", self._client.peer, self.header)
             self.close()
@@ -193,9 +207,11 @@ class ClientConnection:
         self.principal = principal if self.sasl is None else ANONYMOUS
         self.authentication: asyncio.Task[None] | None = None
         self._server = server
+        self._loop = asyncio.get_running_loop()
         self._in_flight: deque[RequestContext] = deque()
         self._holds = 0
         self._held_bytes = 0
+        self._muted: asyncio.TimerHandle | None = None
         memory = None if internal else server.memory
         limits = server.limits
         max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
@@ -217,9 +233,11 @@ class ClientConnection:
 
     @property
     def idle_since(self) -> float | None:
-        """Time of the last byte in or out; None while the broker owes it a response."""
+        """Time of the last byte in or out, or when it is muted no longer; None while the broker owes it a response."""
         connection = self._connection
-        return None if self._in_flight and not connection.queued_bytes else connection.active_at
+        if self._in_flight and not connection.queued_bytes:
+            return None
+        return connection.active_at if self._muted is None else max(connection.active_at, self._muted.when())
 
     @property
     def expects_raw_token(self) -> bool:
@@ -235,10 +253,22 @@ class ClientConnection:
         raw = self.expects_raw_token
         header = _RAW_TOKEN if raw else decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
         context = RequestContext(self, header, self._connection.active_at)
+        quotas = self._server.client_quotas
+        if quotas.is_active and self._has_quotas:
+            delay_ms = remaining_ms(quotas, header, self.principal)
+            if delay_ms:
+                self._connection.put_back(frame)
+                self.mute(delay_ms)
+                return
+            context.charge = begin_charge(quotas, header, self.principal, len(frame))
         self._in_flight.append(context)
         try:
             if sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms()):
-                self._server.handle(context, frame)
+                if context.charge is None:
+                    self._server.handle(context, frame)
+                else:
+                    with context.charge.timed():
+                        self._server.handle(context, frame)
             else:
                 context.refuse()
         except PeerProtocolError:
@@ -248,6 +278,39 @@ class ClientConnection:
             self.close()
         if self._over_limit():
             self._connection.pause()
+
+    @property
+    def _has_quotas(self) -> bool:
+        """Whether quotas hold for its requests: not for those of brokers, nor before it is known whose they are."""
+        return not self.internal and (self.sasl is None or self.sasl.is_authenticated)
+
+    def mute(self, ms: int) -> None:
+        """Take no more requests for that long, whose client is throttled (KIP-219)."""
+        if self.closed or not ms:
+            return
+        until = self._loop.time() + ms / 1000
+        if self._muted is not None:
+            if self._muted.when() >= until:
+                return
+            self._muted.cancel()
+        self._muted = self._loop.call_at(until, self.unmute)
+        self._server.muted.add(self)
+        self._connection.pause()
+        self._connection.hold(0)  # what it has received and nobody handles now; the account may close it
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def peer_closed(self) -> None:
+        self._connection.peer_closed()
+
+    def unmute(self) -> None:
+        """Take requests again."""
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            self._server.muted.remove(self)
+            self._resume_if_possible()
 
     def authenticated(self, principal: Principal) -> None:
         """The client has proved who it is."""
@@ -273,6 +336,7 @@ class ClientConnection:
         limits = self._server.limits
         return (
             self._holds > 0
+            or self._muted is not None
             or len(self._in_flight) >= limits.max_in_flight
             or self._connection.queued_bytes + self._held_bytes >= limits.max_queued_bytes
         )
@@ -312,6 +376,7 @@ class ClientConnection:
 
     def _on_closed(self) -> None:
         self._in_flight.clear()
+        self.unmute()
         if self.authentication is not None:
             self.authentication.cancel()
         self._server.connection_closed(self)
@@ -342,6 +407,8 @@ class Server:
         self.limits = limits
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
+        self.client_quotas = ClientQuotaManager(QuotaWindow(), QuotaWindow())
+        self.muted: MutedConnections[ClientConnection] = MutedConnections()
         self.refused = 0
         self.quotas = ConnectionQuotas(limits.max_per_ip, limits.per_ip_overrides)
         self._rate = ConnectionRate(limits.max_creation_rate)
@@ -488,6 +555,11 @@ class Server:
             raise InvariantError(f"the listener {listener} has SASL, and the broker none")
         return self._sasl_of(listener)
 
+    def unmute_all(self) -> None:
+        """Take requests of all connections again, since other quotas hold."""
+        for client in self.muted:
+            client.unmute()
+
     def authentication_failed(self, client: ClientConnection) -> None:
         """A client has failed to authenticate itself, and will be disconnected."""
         self.failed_authentications += 1
@@ -541,5 +613,6 @@ class Server:
         self.peer_tls_handshakes.close()
         for client in [*self._unproved, *self._clients, *self._brokers]:
             client.close()
+        self.muted.close()
         if self._sweep is not None:
             self._sweep.cancel()

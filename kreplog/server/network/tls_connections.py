@@ -21,6 +21,7 @@ class TlsConnection(Connection):
     """A Connection over TLS; its calls are the same."""
 
     max_sends = MAX_SENDS
+    max_end_bytes = 31  # the record of a close_notify by AES-GCM; of TLS 1.3 it is shorter, and no request is
 
     _sock: TlsSocket
     _input_due = False

@@ -232,6 +232,8 @@ class EffectExecutor:
         if not isinstance(context, RequestContext | LocalRequest):
             raise InvariantError(f"{type(response).__name__} has no request to reply to: {context!r}")
         if isinstance(response, m.FetchResponse):
+            if isinstance(context, RequestContext) and context.charge is not None:
+                response = context.charge.fetched(response)
             self.traffic.fetched(response, isinstance(context, RequestContext) and context.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)

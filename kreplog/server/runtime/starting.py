@@ -12,6 +12,8 @@ from time import monotonic
 
 from kreplog.config import RANGES, LogConfig
 from kreplog.coord.liveness import boot_id
+from kreplog.core.quotas.quota_manager import ClientQuotaManager
+from kreplog.core.quotas.windows import QuotaWindow
 from kreplog.core.security.acls import super_users
 from kreplog.core.security.authorizer import Authorizer
 from kreplog.errors import StorageError, is_disk_full
@@ -114,6 +116,15 @@ def log_config_of(settings: BrokerSettings) -> LogConfig:
 
 def cleaner_settings_of(settings: BrokerSettings) -> CleanerSettings:
     return CleanerSettings(settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second)
+
+
+def quota_manager_of(settings: BrokerSettings) -> ClientQuotaManager:
+    """The use of client quotas, none at first."""
+    config = settings.quotas
+    return ClientQuotaManager(
+        QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000),
+        QuotaWindow(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000),
+    )
 
 
 def authorizer_of(settings: BrokerSettings) -> Authorizer | None:

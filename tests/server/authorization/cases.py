@@ -157,6 +157,12 @@ _COMMITTED = [{"name": TOPIC, "partitions": [_COMMIT]}]
 _TOPICS = [{"name": TOPIC, "partition_indexes": [0]}]
 
 
+_REMOVED_QUOTA = {
+    "entity": [{"entity_type": "user", "entity_name": "acl-nobody"}],
+    "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}],
+}
+
+
 def cases(records: bytes, transactional_records: bytes) -> list[Case]:
     """All cases. records: an encoded batch; and one of a transaction."""
     return [*_data(records, transactional_records), *_groups(), *_transactions(), *_administration()]
@@ -528,6 +534,18 @@ def _administration() -> list[Case]:
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
             {"deletions": [{"name": "acl-nobody", "mechanism": 1}], "upsertions": []},
             [on_cluster(alter)],
+        ),
+        Case(
+            "DescribeClientQuotas",
+            ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            {"components": [], "strict": False},
+            [on_cluster(Operation.DESCRIBE_CONFIGS)],
+        ),
+        Case(
+            "AlterClientQuotas",
+            ApiKey.ALTER_CLIENT_QUOTAS,
+            {"entries": [_REMOVED_QUOTA], "validate_only": False},
+            [on_cluster(Operation.ALTER_CONFIGS)],
         ),
         Case("DescribeAcls", ApiKey.DESCRIBE_ACLS, acl_filter, [on_cluster(describe)]),
         Case("CreateAcls", ApiKey.CREATE_ACLS, {"creations": [acl]}, [on_cluster(alter)]),

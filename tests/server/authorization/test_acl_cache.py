@@ -24,6 +24,7 @@ from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.server.authorization import acl_cache
 from kreplog.server.handlers import api
 from kreplog.server.monitoring.health import readiness
+from kreplog.server.runtime import whole_node_cache
 from kreplog.types import Node, NodeStat, SetData
 from kreplog.wire.versions import ApiKey
 from tests.server.authorization.clients import (
@@ -140,7 +141,7 @@ def test_a_broker_that_cannot_read_the_acls_serves_nobody(
     tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(api, "ACLS_WAIT_S", 0.1)
-    monkeypatch.setattr(acl_cache, "RETRY_S", 0.01)
+    monkeypatch.setattr(whole_node_cache, "RETRY_S", 0.01)
     session.create(nodes.ACLS, b"damaged")
 
     async def scenario() -> None:

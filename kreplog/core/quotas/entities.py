@@ -1,0 +1,121 @@
+"""QuotaEntity: the clients that a quota is for; and QuotaLimits: which quota holds for a client.
+
+The first entity of these that has a quota of the kind counts, as Kafka's ClientQuotaCallback has it (KIP-55):
+
+    user and client id            default user and client id            client id
+    user and default client id    default user and default client id    default client id
+    user                          default user
+
+Clients that one entity matches by its user, its client id or both share the quota by just these: a quota of a user is
+of all its client ids together, a quota of the default client id of each id by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from kreplog.errors import UsageError
+
+DEFAULT = ""
+"""In place of a name: the entity is of all names of that type without an entity of their own."""
+
+MAX_NAME_BYTES = 32_767
+"""The longest name that the protocol has."""
+
+_INFINITE = float("inf")
+_LONG_ERROR = 1e-6
+"""How far from an integer the number of bytes may be, as at Kafka."""
+
+
+class QuotaKey(StrEnum):
+    """The kinds of quotas: bytes by the second of produce requests and of consumers' fetch responses, percent of the
+    event loop's time, partitions created and deleted by the second."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+
+
+_INTEGERS = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+
+
+class QuotaEntity(NamedTuple):
+    """An entity. user, client_id: a name, DEFAULT, or None where it does not matter."""
+
+    user: str | None = None
+    client_id: str | None = None
+
+    def __str__(self) -> str:
+        parts = ((USER, self.user), (CLIENT_ID, self.client_id))
+        return ", ".join(f"{kind} {name or '<default>'}" for kind, name in parts if name is not None)
+
+
+USER, CLIENT_ID = "user", "client-id"
+ENTITY_TYPES = (USER, CLIENT_ID)
+
+Quotas = Mapping[QuotaEntity, Mapping[str, float]]
+"""The quotas of a cluster by entity and QuotaKey."""
+
+
+def check_entity(types: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """The entity of (type, name) of a request, whose name is None for the default. Raises UsageError, with Kafka's
+    messages where Kafka has the error."""
+    found: dict[str, str] = {}
+    for kind, name in types:
+        if kind in found:
+            raise UsageError(f"Invalid client quota entity, duplicate entity entry {kind}")
+        if kind not in ENTITY_TYPES:
+            raise UsageError(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise UsageError(f"Empty {kind} not supported")
+        found[kind] = DEFAULT if name is None else name
+    if not found:
+        raise UsageError("Invalid empty client quota entity")
+    return QuotaEntity(found.get(USER), found.get(CLIENT_ID))
+
+
+def check_quota(key: str, value: float) -> float:
+    """Raises UsageError for an unknown key, and for a value that no client could respect or that is no limit."""
+    if key not in QuotaKey.__members__.values():
+        raise UsageError(f"Invalid configuration key {key}: allowed are {', '.join(QuotaKey)}")
+    if not 0 < value < _INFINITE:
+        raise UsageError(f"Quota {key} must be greater than 0, and finite, not {value}: to allow nothing, use ACLs")
+    if key in _INTEGERS and abs(round(value) - value) > _LONG_ERROR:
+        raise UsageError(f"Configuration {key} must be a Long value, not {value}")
+    return round(value) if key in _INTEGERS else float(value)
+
+
+class QuotaLimits:
+    """The quotas of a cluster, for look-ups. quotas: as they are stored."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.quotas = quotas
+        self._by_key: dict[str, dict[QuotaEntity, float]] = {}
+        for entity, values in quotas.items():
+            for key, value in values.items():
+                self._by_key.setdefault(key, {})[entity] = value
+
+    def has(self, key: QuotaKey) -> bool:
+        """Whether there is any quota of that kind."""
+        return key in self._by_key
+
+    def find(self, key: QuotaKey, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
+        """The entity whose quota holds for a client, and the quota; None if there is none."""
+        limits = self._by_key.get(key)
+        if limits is not None:
+            for entity in _precedence(user, client_id):
+                limit = limits.get(entity)
+                if limit is not None:
+                    return entity, limit
+        return None
+
+
+def _precedence(user: str, client_id: str) -> Iterator[QuotaEntity]:
+    for name in (user, DEFAULT, None):
+        yield QuotaEntity(name, client_id)
+        yield QuotaEntity(name, DEFAULT)
+        if name is not None:
+            yield QuotaEntity(name)

@@ -1,0 +1,51 @@
+"""Metrics of client quotas, under the names of Kafka's ClientQuotaManagers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+
+from kreplog.core.quotas.entities import QuotaEntity, QuotaKey
+from kreplog.core.quotas.quota_manager import ClientQuotaManager, SensorState
+from kreplog.server.monitoring.group_metrics import Metric
+
+MAX_CLIENTS = 100
+"""Clients of each kind of quota that are shown, those that use most: names come from clients."""
+
+MAX_NAME_CHARS = 300
+"""Longer names of clients are cut."""
+
+_NAMES = {
+    QuotaKey.PRODUCER_BYTE_RATE: ("produce", "byte_rate", "Bytes of Produce requests by the second."),
+    QuotaKey.CONSUMER_BYTE_RATE: ("fetch", "byte_rate", "Bytes of records that consumers fetch by the second."),
+    QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "Percent of the event loop's time, of requests."),
+    QuotaKey.CONTROLLER_MUTATION_RATE: ("controllermutation", "tokens", "Partitions that may be created or deleted."),
+}
+
+
+def quota_metrics(manager: ClientQuotaManager, now_ms: int) -> Iterator[Metric]:
+    states: dict[QuotaKey, list[SensorState]] = {key: [] for key in QuotaKey}
+    for state in manager.states(now_ms):
+        states[state.key].append(state)
+    for key, (kind, unit, help) in _NAMES.items():
+        shown = nlargest(MAX_CLIENTS, states[key], key=_use)
+        rates = tuple(f"{_labels(state.entity)} {state.rate:.6g}" for state in shown)
+        yield f"kafka_server_{kind}_{unit}", "gauge", f"{help} Clients with a quota that use most.", rates
+        times = tuple(f"{_labels(state.entity)} {state.throttle_ms}" for state in shown)
+        yield f"kafka_server_{kind}_throttle_time", "gauge", "Time in ms for which these are throttled.", times
+
+
+def _use(state: SensorState) -> tuple[int, float]:
+    """Orders clients by what they use: those that are throttled last, by tokens those that have fewest."""
+    uses_tokens = state.key is QuotaKey.CONTROLLER_MUTATION_RATE
+    return state.throttle_ms, -state.rate if uses_tokens else state.rate
+
+
+def _labels(entity: QuotaEntity) -> str:
+    return f'{{user="{_escaped(entity.user)}",client_id="{_escaped(entity.client_id)}"}}'
+
+
+def _escaped(name: str | None) -> str:
+    """A label's value, which is hostile."""
+    text = (name or "")[:MAX_NAME_CHARS]
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
