@@ -31,6 +31,7 @@ from kreplog.core.security.acls import (
     ResourceType,
     check_binding,
 )
+from kreplog.core.security.authorizer import canonical_host
 from kreplog.core.security.principal import USER, Principal
 from kreplog.errors import UsageError
 
@@ -163,13 +164,18 @@ def remove(
     producer: Producer = False,
     consumer: Consumer = False,
     idempotent: Idempotent = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="With any or match: remove; without, show what would be removed.")
+    ] = False,
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove ACLs of resources: those of the given principals, hosts and operations; without any of these all."""
+    """Remove ACLs of resources: those of the given principals, hosts and operations; without any of these all. With
+    --resource-pattern-type any or match, which select ACLs of other names too, only show them unless --execute is
+    given."""
     subjects: list[tuple[str | None, str | None, Permission]] = [
         *_subjects(allowed, allow_hosts, Permission.ALLOW),
         *_subjects(denied, deny_hosts, Permission.DENY),
@@ -186,7 +192,11 @@ def remove(
         for (kind, name), operation in needed
         for principal, host, permission in subjects or [(None, None, Permission.ANY)]
     ]
-    _show(_Store(cluster, bootstrap, command_config, offline=offline).delete(filters), as_json=as_json, verb="removed")
+    store = _Store(cluster, bootstrap, command_config, offline=offline)
+    if execute or pattern in (Pattern.LITERAL, Pattern.PREFIXED):
+        _show(store.delete(filters), as_json=as_json, verb="removed")
+    else:
+        _show(store.read(filters), as_json=as_json, verb="would be removed: use --execute to remove them")
 
 
 # Arguments
@@ -277,11 +287,13 @@ def _check_principal(text: str) -> None:
 
 
 def _check_host(text: str) -> None:
-    """Raises UsageError for a host that no connection comes from: they are compared as texts."""
+    """Raises UsageError for a host that no connection comes from, as a broker writes addresses."""
     try:
-        address = WILDCARD if text == WILDCARD else str(ip_address(text))
+        if text != WILDCARD:
+            ip_address(text)
     except ValueError:
         raise UsageError(f"host {text} is no IP address, and names match no connection: give its addresses") from None
+    address = canonical_host(text)
     if address != text:
         raise UsageError(f"no connection is from {text}: write it as {address}")
 

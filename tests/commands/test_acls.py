@@ -70,7 +70,13 @@ def test_acls_offline(acl: Acl) -> None:
     removed = acl("remove", "--offline", "--topic", "orders", "--operation", "Read")
     assert removed.out == b"topic orders\n  allow User:alice Read from any host\n1 ACL removed\n"
     assert acl("remove", "--offline", "--topic", "orders", "--allow-principal", "User:bob").out == b"0 ACLs removed\n"
-    acl("remove", "--offline", "--group", "g", "--on-cluster", "--resource-pattern-type", "prefixed")
+    for pattern in ("match", "any"):
+        wide = ("remove", "--offline", "--group", "g", "--resource-pattern-type", pattern)
+        would = b"1 ACL would be removed: use --execute to remove them\n"
+        assert acl(*wide).out == b"group g (prefixed)\n  deny User:* All from 10.0.0.1\n" + would
+    assert len(listed(acl("list", "--offline", "--json", "--group", "g", "--resource-pattern-type", "any"))) == 1
+    acl(*wide, "--execute")
+    acl("remove", "--offline", "--on-cluster", "--resource-pattern-type", "prefixed")
     assert listed(acl("list", "--offline", "--json")) == [entry("TOPIC", "orders", "ALTER_CONFIGS")]
 
 
@@ -104,6 +110,7 @@ def test_producers_and_consumers(acl: Acl) -> None:
         (("add", "--deny-principal", "Group:a", "--topic", "t"), "no connection is of Group:a"),
         (("add", "--allow-principal", "User:a", "--allow-host", "db", "--topic", "t"), "host db is no IP address"),
         (("add", "--deny-principal", "User:a", "--deny-host", "0::1", "--topic", "t"), "write it as ::1"),
+        (("add", "--deny-principal", "User:a", "--deny-host", "::ffff:10.0.0.1", "--topic", "t"), "as 10.0.0.1"),
         (("add", "--allow-principal", "User:alice"), "no resource given"),
         (("add", "--allow-principal", "User:alice", "--topic", ""), "must not be empty"),
         (("add", "--allow-principal", "User:a", "--group", "g", "--operation", "Write"), "on a group the operations"),

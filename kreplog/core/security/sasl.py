@@ -22,6 +22,9 @@ from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.core.security.scram import MAX_MESSAGE_BYTES
 from kreplog.errors import AuthenticationError, ErrorCode, InvalidCredentialsError
 
+MAX_API_VERSIONS = 8
+"""Requests of ApiVersions before a SaslHandshake: a client needs one, and another for each version that is refused."""
+
 REAUTHENTICATION_PAUSE_MS = 1000
 """A connection is re-authenticated once in this time at most, as in Kafka."""
 
@@ -90,6 +93,7 @@ class SaslConnection:
         self._other_mechanism = ""  # requested for a re-authentication, in place of the first one
         self._exchange: SaslExchange | None = None
         self._has_headers = True
+        self._api_versions = 0  # before the handshake
         self._authenticated_ms = 0
         self._lifetime_ms = 0  # of the session, 0 for no end
 
@@ -126,7 +130,13 @@ class SaslConnection:
                 return True
             self._fail("its session has expired without a re-authentication")
         elif self._state is _State.HANDSHAKE:
-            if api in ("API_VERSIONS", "SASL_HANDSHAKE"):
+            if api == "API_VERSIONS":
+                self._api_versions += 1
+                if self._api_versions <= MAX_API_VERSIONS:
+                    return True
+                self._fail(f"more than {MAX_API_VERSIONS} requests of ApiVersions without a SASL handshake")
+                return False
+            if api == "SASL_HANDSHAKE":
                 return True
             self._fail(
                 f"Unexpected Kafka request of type {api} during SASL handshake: "

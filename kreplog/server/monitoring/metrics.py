@@ -134,7 +134,7 @@ def _add_process(lines: list[str], broker: MetricsSource) -> None:
     denied, text = broker.api.guard.audit.denied, "Operations on resources that ACLs have denied to clients."
     _counter(lines, "kafka_server_authorizer_denied_total", text, denied)
     _counter(lines, f"{name}_connections_displaced_total", "Connections closed for max.connections.", server.refused)
-    failed = server.failed_authentications
+    failed = server.failed_logins.total
     _counter(lines, f"{name}_failed_authentication_total", "Connections closed for want of authentication.", failed)
     _gauge(
         lines,

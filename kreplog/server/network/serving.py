@@ -35,6 +35,7 @@ from kreplog.server.network.connections import (
     own_bytes,
     peer_of,
 )
+from kreplog.server.network.failed_logins import FailedLogins, Origin
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.network.muted_connections import MutedConnections
 from kreplog.server.network.tls_connections import connection_over
@@ -394,7 +395,7 @@ def _not_served(context: RequestContext, frame: Frame) -> None:
 
 
 class Server:
-    """The listeners of a broker and their connections. account: charged for clients' buffers. failed_authentications:
+    """The listeners of a broker and their connections. account: charged for clients' buffers. failed_logins: of
     connections that were refused for want of authentication.
 
     The listeners can be opened first, since a broker registers their ports; a request before `serve` closes its
@@ -403,7 +404,7 @@ class Server:
     def __init__(self, limits: Limits, account: MemoryAccount | None = None) -> None:
         self.handle: Handle = _not_served
         self._sasl_of: SaslOf | None = None
-        self.failed_authentications = 0
+        self.failed_logins = FailedLogins(monotonic_ms)
         self.limits = limits
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
@@ -562,10 +563,9 @@ class Server:
 
     def authentication_failed(self, client: ClientConnection) -> None:
         """A client has failed to authenticate itself, and will be disconnected."""
-        self.failed_authentications += 1
-        if is_power_of_two(self.failed_authentications) and client.sasl is not None:
-            text = "%s: failed authentication at %s: %s; failed ones since the start: %d"
-            _log.warning(text, client.peer, client.listener, client.sasl.failure, self.failed_authentications)
+        if client.sasl is not None:
+            origin = Origin(client.listener, client.sasl.mechanism, client.address)
+            self.failed_logins.record(origin, client.peer, client.sasl.failure)
 
     def proved(self, client: ClientConnection) -> None:
         """A connection has sent its first request, or has authenticated itself; another may be closed for it, or it, if

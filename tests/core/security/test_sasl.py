@@ -12,6 +12,7 @@ from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.core.security.sasl import (
     ILLEGAL_AUTHENTICATE,
     ILLEGAL_HANDSHAKE,
+    MAX_API_VERSIONS,
     AuthenticateResponse,
     SaslConnection,
     SaslMechanism,
@@ -84,6 +85,13 @@ def test_which_requests_are_allowed_in_which_state(api: str) -> None:
     failed = connection()
     failed.handshake("GSSAPI", 1, 0)
     assert not failed.allows(api, 0)
+
+
+def test_api_versions_without_a_handshake_end() -> None:
+    sasl = connection()
+    assert [sasl.allows("API_VERSIONS", 0) for _ in range(MAX_API_VERSIONS + 1)] == [True] * MAX_API_VERSIONS + [False]
+    assert "requests of ApiVersions without a SASL handshake" in sasl.failure
+    assert not sasl.allows("SASL_HANDSHAKE", 0)
 
 
 def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are() -> None:

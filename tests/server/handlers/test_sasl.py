@@ -119,7 +119,7 @@ def test_both_mechanisms_and_all_versions(tmp_path: Path) -> None:
                         response = await authenticate(client, mechanism=mechanism, version=version)
                         assert (response.error_code, response.session_lifetime_ms) == (0, 0)
                         assert await is_served(client)
-            assert broker.server.failed_authentications == 0
+            assert broker.server.failed_logins.total == 0
 
     run(work)
 
@@ -217,7 +217,7 @@ def test_a_failure_is_answered_and_closed_later_and_others_are_served_meanwhile(
         delay = {"connection_failed_authentication_delay_ms": 3_600_000}
         async with brokers(tmp_path, **delay) as (broker,), connected(broker) as refused, connected(broker) as other:
             waiting = asyncio.ensure_future(authenticate(refused, password="wrong"))
-            await until(lambda: broker.server.failed_authentications > 0)
+            await until(lambda: broker.server.failed_logins.total > 0)
             assert (await authenticate(other)).error_code == 0
             assert await is_served(other)
             assert not waiting.done()
@@ -279,7 +279,7 @@ def test_requests_of_many_entries_or_long_tokens_close_the_connection(tmp_path: 
                     await handshake(client)
                     with pytest.raises(ConnectionError):
                         await (token(client, bytes(length)) if length else client.send([tagged(client, count)]))
-                assert broker.server.failed_authentications == 0
+                assert broker.server.failed_logins.total == 0
             async with connected(broker, listener) as client:
                 await handshake(client)
                 assert (await token(client, bytes(8192))).error_code != 0
@@ -335,7 +335,7 @@ def test_connections_that_are_not_authenticated_make_room_for_others(tmp_path: P
                         await authenticate(client, password="wrong")
 
             attempts = [asyncio.ensure_future(attempt()) for _ in range(9)]
-            await until(lambda: broker.server.failed_authentications >= 9)  # each of them holds its connection
+            await until(lambda: broker.server.failed_logins.total >= 9)  # each of them holds its connection
             attempts += [asyncio.ensure_future(attempt()) for _ in range(60)]
             while broker.server.refused < 50:
                 assert broker.server.connections <= 10
