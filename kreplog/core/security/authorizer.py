@@ -33,7 +33,7 @@ from kreplog.errors import InvariantError
 MAX_DECISIONS = 50_000
 """Decisions that are remembered for all principals together; names come from clients."""
 
-MAX_NAME_CHARS = 249
+MAX_REMEMBERED_CHARS = 249
 """Decisions on longer names, which no topic has, are not remembered."""
 
 MAX_SUBJECTS = 10_000
@@ -106,14 +106,15 @@ class AclIndex:
         self.acls = tuple(acls)
         self._literal: dict[tuple[ResourceType, str], _Entries] = {}
         self._prefixed: dict[tuple[ResourceType, str], _Entries] = {}
+        self._of_principal: dict[tuple[ResourceType, str], list[_AclEntry]] = {}
         lengths: dict[ResourceType, set[int]] = {}
         for acl in self.acls:
             prefixed = acl.pattern_type is PatternType.PREFIXED
             entries = (self._prefixed if prefixed else self._literal).setdefault((acl.resource_type, acl.name), {})
             allows = acl.permission is Permission.ALLOW
-            entries.setdefault(acl.principal, []).append(
-                _AclEntry(canonical_host(acl.host), acl.operation, allows, acl)
-            )
+            entry = _AclEntry(canonical_host(acl.host), acl.operation, allows, acl)
+            entries.setdefault(acl.principal, []).append(entry)
+            self._of_principal.setdefault((acl.resource_type, acl.principal), []).append(entry)
             if prefixed:
                 lengths.setdefault(acl.resource_type, set()).add(len(acl.name))
         self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
@@ -133,12 +134,11 @@ class AclIndex:
 
     def entries(self, kind: ResourceType, principals: Collection[str]) -> Iterator[_AclEntry]:
         """All entries of the principals for resources of a type."""
-        for patterns in (self._literal, self._prefixed):
-            for (of, _), by_principal in patterns.items():
-                if of is kind:
-                    for principal in principals:
-                        yield from by_principal.get(principal, ())
+        for principal in principals:
+            yield from self._of_principal.get((kind, principal), ())
 
+
+_NO_ACLS = AclIndex(())
 
 _Decisions = dict[tuple[Operation, ResourceType, str], Decision]
 
@@ -199,7 +199,7 @@ class Access:
         decision = self._decisions.get(key)
         if decision is None:
             decision = self._decide(operation, kind, name)
-            if len(name) <= MAX_NAME_CHARS:
+            if len(name) <= MAX_REMEMBERED_CHARS:
                 self._memory.make_room()
                 self._decisions[key] = decision
         return decision
@@ -243,9 +243,10 @@ class Access:
             return False
         if WILDCARD in allowed[PatternType.LITERAL]:
             return True
+        lengths = sorted({len(prefix) for prefix in denied[PatternType.PREFIXED]})
         return any(
             not (pattern_type is PatternType.LITERAL and name in denied[PatternType.LITERAL])
-            and not any(name[:length] in denied[PatternType.PREFIXED] for length in range(1, len(name) + 1))
+            and not any(name[:length] in denied[PatternType.PREFIXED] for length in lengths if length <= len(name))
             for pattern_type, names in allowed.items()
             for name in names
         )
@@ -314,7 +315,7 @@ class Authorizer:
 
 def everything(principal: Principal, host: str) -> Access:
     """The access of everybody where no authorizer is configured, and of the cluster's own brokers."""
-    return Access(AclIndex(()), str(principal), host, is_super=True, allows_without_acl=True)
+    return Access(_NO_ACLS, str(principal), host, is_super=True, allows_without_acl=True)
 
 
 def canonical_host(host: str) -> str:

@@ -35,7 +35,7 @@ REPEATED_MS = 60_000
 MAX_REMEMBERED = 10_000
 """Denials that are remembered as logged."""
 
-MAX_NAME_CHARS = 300
+MAX_SHOWN_CHARS = 300
 """Longer names of resources are cut: they come from clients."""
 
 MAX_CHANGED = 20
@@ -70,7 +70,7 @@ class AuditLog:
             allowed = found.decision.allowed
             if not allowed:
                 self.denied += 1
-                resource = found.resource_type, found.name[:MAX_NAME_CHARS]
+                resource = found.resource_type, found.name[:MAX_SHOWN_CHARS]
                 key = access.principal, access.host, request, found.operation, *resource
                 if self._is_repeated(key, now_ms):
                     continue
@@ -121,7 +121,7 @@ def _log_act(access: Access, request: str, changed: list[str]) -> None:
 
 def _printable(text: str) -> str:
     """A text of a client, in one line of a bounded length."""
-    return _line_of(text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}...")
+    return _line_of(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}...")
 
 
 def _line_of(text: str) -> str:

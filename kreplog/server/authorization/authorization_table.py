@@ -1,6 +1,6 @@
 """The ACLs that each API of clients needs, as Kafka's KafkaApis and ControllerApis have it.
 
-An API without a row is refused by closing its connection, wherever an authorizer is configured.
+A broker does not start while an API of clients has no row.
 """
 
 from __future__ import annotations

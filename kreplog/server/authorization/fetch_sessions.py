@@ -19,7 +19,8 @@ from kreplog.errors import ErrorCode
 from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, refused
 
 MAX_CHECKED = 4096
-"""Sessions that are remembered as checked, before those that have ended are forgotten."""
+"""Sessions that are remembered as checked, before those that have ended are forgotten; twice those that have not, if
+these are more."""
 
 _topic_of = attrgetter("partition.topic")
 
@@ -31,6 +32,7 @@ class SessionChecks:
     def __init__(self, partitions_of: Callable[[int], Sequence[FetchPartition] | None]) -> None:
         self._partitions_of = partitions_of
         self._checked: dict[int, Subject] = {}
+        self._forget_at = MAX_CHECKED
 
     def authorize(self, check: AuthorizationCheck, request: FetchRequest) -> Authorized | None:
         """The refusal of a request in a session that is unknown or may not go on; None for others."""
@@ -58,6 +60,7 @@ class SessionChecks:
             self._note(response.session_id, check.access.subject)
 
     def _note(self, session_id: int, subject: Subject) -> None:
-        if len(self._checked) >= MAX_CHECKED:
+        if len(self._checked) >= self._forget_at:
             self._checked = {key: of for key, of in self._checked.items() if self._partitions_of(key) is not None}
+            self._forget_at = max(MAX_CHECKED, 2 * len(self._checked))
         self._checked[session_id] = subject

@@ -5,12 +5,12 @@ Without an authorizer, and for the cluster's own brokers, everything is allowed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from kreplog.core.messages import FetchRequest, FetchResponse
 from kreplog.core.security.authorizer import Access, Authorizer, everything
+from kreplog.errors import check
 from kreplog.server.authorization.audit_log import AuditLog
 from kreplog.server.authorization.authorization_table import ADMINISTRATIVE, OF_RIGHTS, RULES, has_operations
 from kreplog.server.authorization.checks import AuthorizationCheck, Authorized, Decided, KnownTopics, passes
@@ -18,14 +18,13 @@ from kreplog.server.authorization.fetch_sessions import SessionChecks
 from kreplog.server.authorization.partition_rules import without_unreadable
 from kreplog.server.network.serving import RequestContext
 from kreplog.wire.kafka_apis import KAFKA_4
-from kreplog.wire.versions import ApiKey
-
-_log = logging.getLogger("kreplog.server")
+from kreplog.wire.versions import TO_CLIENTS, ApiKey
 
 
 class Guard:
     """The authorization of one broker's clients. authorizer: None if none is configured. creates_topics:
-    auto.create.topics.enable."""
+    auto.create.topics.enable. Raises InvariantError if an API that clients may send has no rule.
+    """
 
     def __init__(
         self,
@@ -36,6 +35,8 @@ class Guard:
         *,
         creates_topics: bool,
     ) -> None:
+        unruled = [ApiKey(key).name for key in TO_CLIENTS.keys() - RULES.keys()]
+        check(not unruled, f"these APIs of clients have no rule of authorization: {', '.join(unruled)}")
         self._authorizer = authorizer
         self._topics = topics
         self._sessions = sessions
@@ -47,7 +48,7 @@ class Guard:
         authorizer = self._authorizer
         if authorizer is None or authorizer.is_ready or context.client.internal:
             return False
-        return RULES.get(context.header.api_key) is not passes
+        return RULES[context.header.api_key] is not passes
 
     def check(self, context: RequestContext) -> AuthorizationCheck | None:
         """The check of a request; None if everything is allowed."""
@@ -66,10 +67,10 @@ class Guard:
             logs_allowed=logs_allowed,
         )
 
-    def authorize(self, context: RequestContext, request: Any) -> Authorized | None:
-        """The part of a request that is carried out; None if there is no rule for its API, which is refused."""
+    def authorize(self, context: RequestContext, request: Any) -> Authorized:
+        """The part of a request that is carried out."""
         key = context.header.api_key
-        rule = RULES.get(key)
+        rule = RULES.get(key, passes) if context.client.internal else RULES[key]
         if rule is passes:  # for which nobody waits for the ACLs
             return Authorized(request)
         check = self.check(context)
@@ -77,9 +78,6 @@ class Guard:
             if not has_operations(key, request):
                 return Authorized(request)
             check = self._check(context, everything(context.principal, context.client.address))
-        if rule is None:
-            _log.error("%s: %s has no rule of authorization; its connection is closed", context.client.peer, key)
-            return None
         authorized = rule(check, request)
         self.record(context, check)
         if key in ADMINISTRATIVE and authorized.request is not None:

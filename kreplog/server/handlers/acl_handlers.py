@@ -46,6 +46,10 @@ class AclHandlers:
         self._writing = asyncio.Lock()  # the requests of this broker need not race each other
 
     async def describe(self, request: Any) -> Fields:
+        """In a thread: thousands of ACLs take long."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._describe, request)
+
+    def _describe(self, request: Any) -> Fields:
         try:
             found = sorted(filter(_filter(request).matches, self._enabled().acls))
         except KreplogError as error:

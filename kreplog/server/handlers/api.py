@@ -297,9 +297,6 @@ class Api:
     def _dispatch_to_core(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
         authorized = self.guard.authorize(context, request)
-        if authorized is None:
-            context.close()
-            return
         request = authorized.request
         context.encode = _encoder(_ENCODERS[key], context.header, authorized)
         if request is None:
@@ -324,9 +321,6 @@ class Api:
         """Respond from the current state; a large response is built and encoded in a thread."""
         header = context.header
         authorized = self.guard.authorize(context, request)
-        if authorized is None:
-            context.close()
-            return
         request = authorized.request
         if request is None:
             context.respond(generic.encode_response(header, **authorized.finished(None)))
@@ -425,14 +419,18 @@ class Api:
                 self._describe(context, request)
                 return
             authorized = self.guard.authorize(context, request)
-            if authorized is None:
-                context.close()
-            else:
-                header, left = context.header, authorized.request
-                fields = authorized.finished(None if left is None else await self._carry_out(context, left))
-                large = context.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
-                encode = partial(generic.encode_response, header, **fields)
-                context.respond(await self._in_thread(context, encode) if large else encode())
+            header, left = context.header, authorized.request
+            fields = authorized.finished(None if left is None else await self._carry_out(context, left))
+            large = context.offload is not None or self._most_entries(key) > INLINE_ENTRIES
+            encode = partial(generic.encode_response, header, **fields)
+            context.respond(await self._in_thread(context, encode) if large else encode())
+
+    def _most_entries(self, key: int) -> int:
+        """The most entries that a response may have, however small its request was."""
+        authorizer = self._host.authorizer
+        if key in (ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS) and authorizer is not None:
+            return len(authorizer.acls)
+        return len(self._host.manager.metadata.partitions)
 
     async def _carry_out(self, context: RequestContext, request: Any) -> Fields:
         key = context.header.api_key
@@ -468,9 +466,6 @@ class Api:
             adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
             request = TransactionalProduce(*fields, transactional_id, adds)
         authorized = self.guard.authorize(context, request)
-        if authorized is None:
-            context.close()
-            return
         closes = request.acks == 0 and not authorized.is_whole  # which is all that the producer can notice
         request = authorized.request
         if request is None:

@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 class WholeNodeCache(Generic[T]):
     """Applies the content of a node. subject: what that is, for log lines. unread: what holds until the first read.
-    decode: called in a thread, since thousands of entries take long. apply: called with the content of each read."""
+    decode: called in a thread, since thousands of entries take long. apply: called with the content where it has
+    changed."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class WholeNodeCache(Generic[T]):
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()  # so that no earlier read ends after a later one
         self._failure = ""
+        self._data: bytes | None = None  # of what is applied
 
     async def run(self) -> None:
         """Read the node in every session with the store, and after every change, until cancelled."""
@@ -63,8 +65,10 @@ class WholeNodeCache(Generic[T]):
         """Read the node now, such as after this broker has written it. Raises CoordinationError."""
         async with self._reading:
             (node,) = await self._store.get_nodes((self._path,), self._on_watch)
-            content = await asyncio.get_running_loop().run_in_executor(None, self._decode, node)
-            self._apply(content)
+            data = None if node is None else node.data
+            if not self.is_ready or data != self._data:
+                self._apply(await asyncio.get_running_loop().run_in_executor(None, self._decode, node))
+                self._data = data
             self._ready.set()
             self._failure = ""
 

@@ -29,12 +29,13 @@ from kreplog.core.messages import (
 )
 from kreplog.core.security.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
 from kreplog.core.security.authorizer import Access, AclIndex
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, InvariantError
 from kreplog.server.authorization import guard
 from kreplog.server.authorization.authorization_table import RULES
 from kreplog.server.authorization.checks import AuthorizationCheck
 from kreplog.server.authorization.fetch_sessions import SessionChecks
 from kreplog.server.broker import Broker
+from kreplog.server.settings import load
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import fetch, produce
 from kreplog.wire.versions import ApiKey
@@ -571,17 +572,13 @@ def test_a_delayed_fetch_gets_no_record_after_its_acl_has_gone(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_an_api_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {key: rule for key, rule in RULES.items() if key not in (ApiKey.METADATA, ApiKey.LIST_GROUPS)}
-    monkeypatch.setattr(guard, "RULES", rules)
+def test_a_broker_with_an_api_without_a_rule_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "RULES", {key: rule for key, rule in RULES.items() if key != ApiKey.LIST_GROUPS})
 
     async def scenario() -> None:
-        async with authorizing(tmp_path, 0) as (broker,):
-            for key, fields in (
-                (ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False}),
-                (ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}),
-            ):
-                with pytest.raises(asyncio.IncompleteReadError):
-                    await Client(broker, ADMIN).call(key, **fields)
+        names = {"broker.id": 0, "log.dirs": f"{tmp_path}/data", "coordination": f"embedded:{tmp_path}/store"}
+        broker = Broker(load({**names, "listeners": "127.0.0.1:0"}, None, {}))
+        with pytest.raises(InvariantError, match="these APIs of clients have no rule of authorization: LIST_GROUPS"):
+            await broker.run()
 
     asyncio.run(scenario())
