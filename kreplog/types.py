@@ -292,6 +292,14 @@ DEFAULT_LISTENER = SecurityProtocol.PLAINTEXT.name
 """The name of listeners that are given without one."""
 
 
+class ConfigResource(IntEnum):
+    """Types of resources that have configs, by their numbers in requests; those that clients here may name."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
 class Endpoint(NamedTuple):
     """Where clients reach a broker by its listener of that name, which is upper-case."""
 

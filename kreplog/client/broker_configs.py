@@ -8,16 +8,16 @@ from typing import Any
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import UnreachableError, raise_for_error
 from kreplog.client.broker_client import BrokerClient
+from kreplog.types import ConfigResource
 from kreplog.wire.versions import ApiKey
 
-_BROKER_RESOURCE = 4
 _DYNAMIC_BROKER_CONFIG, _DYNAMIC_DEFAULT_BROKER_CONFIG = 2, 3
 _SET, _DELETE = 0, 1
 
 
 def broker_configs(admin: AdminClient, broker_id: int | None) -> dict[str, str]:
     """The dynamic configs of a broker; None: the cluster-wide default. Raises TopicRequestError, UnreachableError."""
-    resource = {"resource_type": _BROKER_RESOURCE, "resource_name": _name(broker_id), "configuration_keys": None}
+    resource = {"resource_type": ConfigResource.BROKER, "resource_name": _name(broker_id), "configuration_keys": None}
     response = _request(admin, broker_id, ApiKey.DESCRIBE_CONFIGS, resources=[resource], include_synonyms=False)
     (result,) = response.results
     raise_for_error("broker", _name(broker_id), result)
@@ -32,7 +32,7 @@ def alter_broker_configs(admin: AdminClient, broker_id: int | None, changes: Map
         {"name": name, "value": value, "config_operation": _DELETE if value is None else _SET}
         for name, value in changes.items()
     ]
-    resource = {"resource_type": _BROKER_RESOURCE, "resource_name": _name(broker_id), "configs": configs}
+    resource = {"resource_type": ConfigResource.BROKER, "resource_name": _name(broker_id), "configs": configs}
     response = _request(admin, broker_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False)
     raise_for_error("broker", _name(broker_id), response.responses[0])
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
+from kreplog.types import ConfigResource
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
-_TOPIC_RESOURCE = 2
 _DYNAMIC_TOPIC_CONFIG = 1
 _SET, _DELETE = 0, 1
 
@@ -22,7 +22,7 @@ def topic_id_text(topic: Any) -> str:
 
 def topic_configs(admin: AdminClient, topic: str) -> dict[str, str]:
     """The settings that were given to the topic itself; all others are its brokers'. Raises TopicRequestError."""
-    resource = {"resource_type": _TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": None}
+    resource = {"resource_type": ConfigResource.TOPIC, "resource_name": topic, "configuration_keys": None}
     response = admin.request(
         ApiKey.DESCRIBE_CONFIGS, 1, resources=[resource], include_synonyms=False, include_documentation=False
     )
@@ -40,7 +40,7 @@ def alter_topic_configs(admin: AdminClient, topic: str, changes: Mapping[str, st
     response = admin.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         1,
-        resources=[{"resource_type": _TOPIC_RESOURCE, "resource_name": topic, "configs": configs}],
+        resources=[{"resource_type": ConfigResource.TOPIC, "resource_name": topic, "configs": configs}],
         validate_only=validate_only,
     )
     raise_for_error("topic", topic, response.responses[0])

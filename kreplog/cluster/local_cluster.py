@@ -17,10 +17,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +54,8 @@ from kreplog.errors import (
 )
 from kreplog.managed_log import make_directory
 from kreplog.server.listeners import endpoints
-from kreplog.server.network.internal import Dialer
+from kreplog.server.network.internal import Dialer, load_key
+from kreplog.server.network.tls_listeners import dialing_tls
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, load
 from kreplog.types import Endpoint, address_text
@@ -228,6 +230,10 @@ class LocalCluster:
         Raises ClusterError for a broker that exited.
         """
         deadline = time.monotonic() + timeout_s
+        security, readable = self.client_security(), self._readable()
+        clients = {
+            broker: partial(_clients_of, self.home(broker), readable.get(broker), security) for broker in self.brokers
+        }
         with closing(make_store(coordination)) as store, asyncio.Runner() as runner:
             session = store.connect(SESSION_MS)
             while True:
@@ -241,23 +247,21 @@ class LocalCluster:
                     controller, registered = None, set()
                 missing = [broker for broker in wanted if broker not in registered]
                 if not missing and controller is not None:
-                    missing = runner.run(self._without_metadata(wanted, controller))
+                    missing = runner.run(self._without_metadata(wanted, controller, clients))
                     if not missing:
                         return None
                 if time.monotonic() > deadline:
                     return missing or wanted
                 time.sleep(POLL_S)  # the store does not report that a process has exited
 
-    async def _without_metadata(self, brokers: list[int], controller: int) -> list[int]:
+    async def _without_metadata(
+        self, brokers: list[int], controller: int, clients: Mapping[int, Callable[[], list[BrokerClient]]]
+    ) -> list[int]:
         """The brokers, of `brokers` and the controller, that have not got metadata of all `brokers` from the current
-        controller yet; without suspended processes."""
+        controller yet; without suspended processes. clients: make those of each broker."""
         required = {*brokers, controller} & {*self.brokers}
         running = [broker for broker in sorted(required) if not _is_suspended(read_pid_file(self.home(broker))[0])]
-        security = self.client_security()
-        readable = self._readable()
-        known = await asyncio.gather(
-            *(_live_brokers(self.home(broker), readable.get(broker), security) for broker in running)
-        )
+        known = await asyncio.gather(*(_live_brokers(clients[broker]()) for broker in running))
         return [broker for broker, live in zip(running, known, strict=True) if not live.issuperset(brokers)]
 
     def _ended(self, broker: int, status: int, before: log_tail.Marks, others: bool) -> ClusterError:
@@ -403,17 +407,35 @@ class LocalCluster:
             return None, set(), str(error)
 
 
-async def _live_brokers(home: Path, settings: BrokerSettings | None, security: ClientSecurity) -> set[int]:
-    """The brokers in the metadata that a controller has sent to the broker in `home`; empty if it does not respond.
+def _clients_of(home: Path, settings: BrokerSettings | None, security: ClientSecurity) -> list[BrokerClient]:
+    """Clients of the broker in `home`, the first of which is tried first.
 
-    By its internal listener, where that is a unix socket: this user is authenticated there, as its brokers are, and
+    By its internal listener, as its brokers: by this user at a unix socket, by the cluster's key at an address, and
     without a login. Else, or where it is not reached as another user or with other settings than the broker's, as
     clients do. settings: of the broker, if they can be read."""
     _, host, port = read_pid_file(home)
     clients = [BrokerClient((host, port), REQUEST_TIMEOUT_S, security)]
-    if settings is not None and settings.internal.path:
-        connect = partial(Dialer(None).connect, (settings.internal.path, 0))
-        clients.insert(0, BrokerClient((host, port), REQUEST_TIMEOUT_S, connect=connect))
+    if settings is not None:
+        with suppress(UsageError):  # a key or certificate that only brokers can read
+            connect = _internal_connect(settings)
+            if connect is not None:
+                clients.insert(0, BrokerClient((host, port), REQUEST_TIMEOUT_S, connect=connect))
+    return clients
+
+
+def _internal_connect(settings: BrokerSettings) -> Callable[[], Awaitable[socket.socket]] | None:
+    """Connects to the internal listener; None where its port is any free one. Raises UsageError."""
+    at = settings.internal_advertised or settings.internal
+    if at.path:
+        return partial(Dialer(None).connect, (at.path, 0))
+    if not at.port or settings.key_file is None:
+        return None
+    return partial(Dialer(load_key(settings.key_file), dialing_tls(settings)).connect, (at.host, at.port))
+
+
+async def _live_brokers(clients: Sequence[BrokerClient]) -> set[int]:
+    """The brokers in the metadata that a controller has sent to the broker of the clients; empty if none gets an
+    answer."""
     for client in clients:
         try:
             return await client.live_brokers()

@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ from typer.testing import CliRunner
 
 from kreplog.client.security import PLAINTEXT
 from kreplog.cluster.expansion import extend
-from kreplog.cluster.local_cluster import ClusterError, LocalCluster, _live_brokers
+from kreplog.cluster.files import free_ports
+from kreplog.cluster.local_cluster import ClusterError, LocalCluster, _clients_of, _live_brokers
 from kreplog.cluster.pid_file import PidFile, read_pid_file
 from kreplog.cluster.store_requests import registered_brokers
 from kreplog.commands import clusters
@@ -29,6 +31,7 @@ from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.network.internal import load_key
+from kreplog.server.settings import BrokerSettings, load
 from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
 
@@ -131,16 +134,28 @@ def test_a_directory_of_a_version_without_a_key(tmp_path: Path) -> None:
         made.stop()
 
 
-def test_a_cluster_starts_whatever_login_its_clients_have(tmp_path: Path) -> None:
-    """The login of a client is none at the internal listener."""
-    made = LocalCluster.create(tmp_path / "c", [0], 0)
+@pytest.mark.parametrize("internal", ["unix", "TCP"])
+def test_a_cluster_starts_whatever_login_its_clients_have(
+    tmp_path: Path, internal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The login of a client is none at the internal listener. Settings are read once, however long the start takes."""
+    read: list[object] = []
+
+    def counted(overrides: Mapping[str, Any], file: Path) -> BrokerSettings:
+        read.append(file)
+        return load(overrides, file)
+
+    monkeypatch.setattr("kreplog.cluster.local_cluster.load", counted)
+    at_address = [f'"inter.broker.listener" = "127.0.0.1:{free_ports(1)[0]}"']
+    made = LocalCluster.create(tmp_path / "c", [0], 0, at_address if internal == "TCP" else [])
     path = made.home(0) / "broker.toml"
-    path.write_text(path.read_text().replace('"127.0.0.1', '"SASL_PLAINTEXT://127.0.0.1'))
+    path.write_text(path.read_text().replace('["127.0.0.1', '["SASL_PLAINTEXT://127.0.0.1'))
     (made.directory / "tls").mkdir()
     login = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=nobody\nsasl.password=wrong\n"
     (made.directory / "tls" / "client.properties").write_text(f"security.protocol=SASL_PLAINTEXT\n{login}")
     try:
         made.start()
+        assert len(read) <= 3
         assert {status.state for status in made.status()} == {"serving"}
     finally:
         made.stop()
@@ -153,7 +168,7 @@ def test_brokers_are_looked_at_as_clients_do_where_their_internal_socket_is_else
     try:
         made.start()
         path.write_text(f'"inter.broker.listener" = "unix:{tmp_path}/other"\n' + path.read_text())
-        assert asyncio.run(_live_brokers(made.home(0), made.settings(0), PLAINTEXT)) == {0}
+        assert asyncio.run(_live_brokers(_clients_of(made.home(0), made.settings(0), PLAINTEXT))) == {0}
     finally:
         made.stop()
 

@@ -19,6 +19,7 @@ from kreplog.server.authorization.checks import (
     message_fields,
 )
 from kreplog.server.authorization.partition_rules import cluster_operations
+from kreplog.types import ConfigResource
 from kreplog.wire import generic
 
 _TOPIC_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -106,9 +107,8 @@ def delete_topics(check: AuthorizationCheck, request: Any) -> Authorized:
 
 # Settings
 
-_TOPIC, _GROUP = 2, 32
-_OF_CLUSTER = frozenset({4, 8, 16})
-"""Numbers of config resources: topics, groups; brokers, their loggers, and client metrics, which are the cluster's."""
+_OF_CLUSTER = frozenset({ConfigResource.BROKER, 8, 16})
+"""Numbers of config resources that are the cluster's: brokers, their loggers, and client metrics."""
 
 
 def describe_configs(check: AuthorizationCheck, request: Any) -> Authorized:
@@ -142,8 +142,8 @@ def _configs(check: AuthorizationCheck, request: Any, operation: Operation, answ
 def _config_failure(check: AuthorizationCheck, operation: Operation, kind: int, name: str) -> ErrorCode | None:
     if kind in _OF_CLUSTER:
         return None if check.allows_cluster(operation) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    if kind in (_TOPIC, _GROUP):
-        resource_type = ResourceType.TOPIC if kind == _TOPIC else ResourceType.GROUP
+    if kind in (ConfigResource.TOPIC, ConfigResource.GROUP):
+        resource_type = ResourceType.TOPIC if kind == ConfigResource.TOPIC else ResourceType.GROUP
         return None if check.allows(operation, resource_type, name) else FAILURES[resource_type]
     return None
 

@@ -24,9 +24,7 @@ from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
-
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-"""Resource types."""
+from kreplog.types import ConfigResource
 
 METADATA_WAIT_S = 2.0
 """How long a response waits until this broker's metadata have the new settings."""
@@ -69,9 +67,9 @@ class ConfigHandlers:
     async def _alter_resource(
         self, kind: int, name: str, changes: Sequence[Change], validate_only: bool, keep: bool
     ) -> Fields:
-        if kind == BROKER_RESOURCE:
+        if kind == ConfigResource.BROKER:
             return await self._alter_broker(name, changes, validate_only, keep)
-        if kind != TOPIC_RESOURCE:
+        if kind != ConfigResource.TOPIC:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "only settings of topics and brokers can be altered")
         default = without_own(self._settings.static.topic)
 

@@ -26,12 +26,11 @@ from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
-from kreplog.server.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
-from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition, endpoints_of
+from kreplog.types import NO_LEADER, BrokerRegistration, ConfigResource, TopicPartition, endpoints_of
 from kreplog.wire import generic
 
 FIRST_ALLOWING_CREATION = 4
@@ -218,7 +217,7 @@ class MetadataHandlers:
             "resource_name": resource.resource_name,
             "configs": [],
         }
-        if resource.resource_type == TOPIC_RESOURCE:
+        if resource.resource_type == ConfigResource.TOPIC:
             view = known.get(resource.resource_name)
             if view is None:
                 return response | {
@@ -226,7 +225,7 @@ class MetadataHandlers:
                     "error_message": f"there is no topic {resource.resource_name}",
                 }
             found = self._topic_settings(view)
-        elif resource.resource_type == BROKER_RESOURCE:
+        elif resource.resource_type == ConfigResource.BROKER:
             refused = resource_error(resource.resource_name, self._broker_id)
             if refused is not None:
                 return response | {"error_code": ErrorCode.INVALID_REQUEST, "error_message": refused}

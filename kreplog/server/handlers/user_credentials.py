@@ -43,7 +43,11 @@ class UserCredentialHandlers:
                     given.name, given.mechanism, given.iterations, bytes(given.salt), bytes(given.salted_password)
                 )
             )
-        return {"results": [await self._alter(*item) async for item in in_slices(alterations.items())]}
+        results = [await self._alter(*item) async for item in in_slices(alterations.items())]
+        altered = [result["user"] for result in results if result["error_code"] is ErrorCode.NONE]
+        if altered:
+            await self._cache.reread(altered, CACHE_WAIT_S)
+        return {"results": results}
 
     async def _alter(self, user: str, alterations: Sequence[CredentialDeletion | CredentialUpsertion]) -> Fields:
         try:
@@ -51,7 +55,6 @@ class UserCredentialHandlers:
             await carry_out(steps, self._store)
         except KreplogError as error:
             return {"user": user, "error_code": admin_error(error), "error_message": str(error)}
-        await self._cache.reread(user, CACHE_WAIT_S)
         return {"user": user, "error_code": ErrorCode.NONE, "error_message": None}
 
     def describe(self, request: Any) -> tuple[int, Any]:

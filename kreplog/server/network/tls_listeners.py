@@ -61,9 +61,8 @@ class TlsListeners:
                     self._by_name[listener.name] = _tls_listener(own)
         if settings.internal.security_protocol.encrypts:
             with _named(f"inter.broker.listener = {settings.internal}"):
-                own = internal_tls(settings)
-                self.internal = _tls_listener(replace(own, client_auth="required"))
-                self.dialing = ReloadedContext(client_context, own)
+                self.internal = _tls_listener(replace(internal_tls(settings), client_auth="required"))
+                self.dialing = dialing_tls(settings)
 
     def of(self, listener: Listener) -> TlsListener | None:
         return self._by_name.get(listener.name)
@@ -81,6 +80,13 @@ class TlsListeners:
                     _log.error("%s: the former certificates stay in force: %s", name, refused)
                 elif refused is not None:
                     _log.info("%s: new connections get the certificates that are in the files now", name)
+
+
+def dialing_tls(settings: BrokerSettings) -> ReloadedContext | None:
+    """TLS of connections to the internal listeners of brokers; None without it. Raises UsageError."""
+    if not settings.internal.security_protocol.encrypts:
+        return None
+    return ReloadedContext(client_context, internal_tls(settings))
 
 
 def _tls_listener(settings: TlsSettings) -> TlsListener:

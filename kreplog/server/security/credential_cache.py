@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from kreplog.core import nodes
@@ -44,11 +44,11 @@ class CredentialCache:
         """A session has begun, in which nothing is watched yet."""
         self._read_again(nodes.USERS, *self._known)
 
-    async def reread(self, user: str, timeout_s: float) -> None:
-        """Read a user's credentials again, or give up waiting for it after the time-out."""
+    async def reread(self, users: Iterable[str], timeout_s: float) -> None:
+        """Read the credentials of users again, or give up waiting for them after the time-out."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
-        self._read_again(nodes.user(user))
+        self._read_again(*map(nodes.user, users))
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await done

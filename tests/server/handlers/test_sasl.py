@@ -7,7 +7,7 @@ import os
 import random
 import struct
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -527,6 +527,25 @@ def test_what_cannot_be_altered_leaves_the_rest(tmp_path: Path) -> None:
                 "good": ErrorCode.NONE,
             }
             assert [result.user for result in await describe(broker)] == ["alice", "good"]
+
+    run(work)
+
+
+def test_the_users_of_a_request_are_read_again_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with brokers(tmp_path) as (broker,):
+            reads: list[list[str]] = []
+            reread = broker.user_credentials.reread
+
+            async def counted(users: Iterable[str], timeout_s: float) -> None:
+                reads.append(list(users))
+                await reread(reads[-1], timeout_s)
+
+            monkeypatch.setattr(broker.user_credentials, "reread", counted)
+            names = [f"user-{number}" for number in range(5)]
+            await alter(broker, [*(upsertion(name, "paper") for name in names), upsertion("few", "x", iterations=1)])
+            assert reads == [names]
+            assert set(names) <= broker.user_credentials.credentials.users.keys()
 
     run(work)
 
