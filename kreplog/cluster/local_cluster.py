@@ -41,7 +41,7 @@ from kreplog.cluster.files import (
     write_cluster,
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
-from kreplog.cluster.store_requests import pending_removals, registered_brokers, request_removal
+from kreplog.cluster.store_requests import controller_epoch, pending_removals, registered_brokers, request_removal
 from kreplog.cluster.tls_files import client_properties, create_authority, create_certificates, with_tls
 from kreplog.coord.base import Session
 from kreplog.errors import (
@@ -335,6 +335,11 @@ class LocalCluster:
         """A session with the coordination store, whether brokers run or not. Raises CoordinationError."""
         with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
             yield store.connect(SESSION_MS)
+
+    def controller_epoch(self) -> int:
+        """The epoch of the last controller that was elected. Raises CoordinationError, OSError."""
+        with self.store_session() as session:
+            return controller_epoch(session)
 
     # Status
 

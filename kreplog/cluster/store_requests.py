@@ -36,6 +36,12 @@ def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
     return None if node is None else nodes.decode_controller(node), ids
 
 
+def controller_epoch(session: Session) -> int:
+    """The epoch of the last controller that was elected, 0 before the first. Raises CoordinationError."""
+    (node,) = session.get_many((nodes.CONTROLLER_EPOCH,))
+    return 0 if node is None else nodes.decode_number(nodes.CONTROLLER_EPOCH, node)
+
+
 def request_removal(session: Session, topic: str, keep: int) -> list[int]:
     """Request that partitions `keep` and above be deleted with their records; returns their numbers. Raises UsageError
     for a topic that does not exist, InvalidPartitionsError, also for an internal one, RefusedError where others request

@@ -90,9 +90,10 @@ def _source(directory: Path | None, cluster: Path | None, bootstrap: str | None,
     connect()
     config = [] if command_config is None else ["--command-config", str(command_config)]
     if bootstrap is not None:
-        return ClusterSource(connect, {}, ["--bootstrap", bootstrap, *config])
+        return ClusterSource(connect, ["--bootstrap", bootstrap, *config])
     local = LocalCluster(cluster or "")
-    return ClusterSource(connect, _metrics(local), ["--cluster", str(local.directory), *config])
+    words = ["--cluster", str(local.directory), *config]
+    return ClusterSource(connect, words, _metrics(local), local.controller_epoch)
 
 
 def _metrics(cluster: LocalCluster) -> dict[int, str]:

@@ -16,7 +16,7 @@ TIMEOUT_S = 2.0
 MIN_AGE_S = 1.0
 """Pages that look at the same time share what was read."""
 
-SHARE = 0.01
+SHARE = 0.05
 """The most of the time that reading may take: brokers with many partitions have many metrics."""
 
 _TRAFFIC, _REQUESTS, _LOOP = (

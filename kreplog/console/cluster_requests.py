@@ -24,6 +24,9 @@ from kreplog.core.security.acls import AclFilter
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 
+MAX_SIZES = 200
+"""Partitions whose sizes a request may have."""
+
 REQUEST_S = 10.0
 """How long a coordinator or leader may be looked for."""
 
@@ -83,12 +86,15 @@ def topic_settings(clients: ThreadClients, parameters: Parameters) -> dict[str, 
 
 
 def sizes(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
-    """Bytes of the replicas of up to 1,000 partitions of a topic, by partition and broker."""
+    """Bytes of the replicas of `partitions` of a topic, "0,1,2", by partition and broker."""
     topic = topic_in(parameters)
+    numbers = parameters.get("partitions", "").split(",")[:MAX_SIZES]
+    wanted = {number_in({"partition": text}, "partition") for text in numbers}
     by_broker: dict[int, list[TopicPartition]] = {}
-    for partition in clients.admin.metadata([topic]).topics[0].partitions[:1000]:
-        for broker in partition.replica_nodes:
-            by_broker.setdefault(broker, []).append(TopicPartition(topic, partition.partition_index))
+    for partition in clients.admin.metadata([topic]).topics[0].partitions:
+        if partition.partition_index in wanted:
+            for broker in partition.replica_nodes:
+                by_broker.setdefault(broker, []).append(TopicPartition(topic, partition.partition_index))
     found: dict[int, dict[int, int]] = {}
     for broker, replicas in replica_sizes(clients.admin, by_broker).items():
         for at, size in replicas.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,44 +18,77 @@ from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
 from kreplog.console.cluster_requests import READS, record_field
 from kreplog.console.parameters import Parameters
 from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
-from kreplog.errors import ErrorCode, UsageError
+from kreplog.errors import CoordinationError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
 REQUEST_THREADS = 4
+SHARE, MAX_AGE_S = 0.01, 5.0
+"""The most of a broker's processor that reading the metadata takes, as long as they are not older than this."""
+
 PROBE_WAIT_S = 0.2
 """How long a snapshot waits for brokers to respond: one that hangs does not hold up what others report."""
 
 
 class ClusterSource:
-    """A running cluster. connect: as of ClientThreads. metrics: host:port where brokers serve metrics, by id.
-    cluster_words: the options of a command that name the cluster."""
+    """A running cluster. connect: as of ClientThreads. cluster_words: the options of a command that name the cluster.
+    metrics: host:port where brokers serve metrics, by id. controller_epoch: reads it, as the coordination store has it;
+    for clusters on this host."""
 
     views = ("cluster", "records", "groups", "settings")
 
-    def __init__(self, connect: Connect, metrics: Mapping[int, str], cluster_words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        cluster_words: Sequence[str],
+        metrics: Mapping[int, str] | None = None,
+        controller_epoch: Callable[[], int] | None = None,
+    ) -> None:
         self._cluster_words = cluster_words
-        self._metrics = BrokerMetrics(metrics)
+        self._metrics = BrokerMetrics(metrics or {})
+        self._controller_epoch = controller_epoch
+        self._elected: tuple[int, int | None] = (-1, None)
         self._watcher = ClientThreads(connect, 1, "console-watch", persistent=True)
         self._prober = ClientThreads(connect, 1, "console-probe", persistent=True)
         self._probe: asyncio.Task[frozenset[int]] | None = None
         self._silent: frozenset[int] = frozenset()
+        self._metadata = ClusterSnapshot()
+        self._next_read = 0.0
         self._offsets = ClientThreads(connect, 1, "console-offsets", persistent=True)
         self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Raises UnreachableError, TopicRequestError."""
+        """The last metadata, at once read again where a broker fails or returns. Raises UnreachableError,
+        TopicRequestError."""
+        if await self._probe_brokers() or time.monotonic() >= self._next_read:
+            self._metadata, cpu_s = await self._watcher.run(_snapshot)
+            self._next_read = time.monotonic() + min(cpu_s / SHARE, MAX_AGE_S)
+        snapshot = self._metadata
+        epoch = await self._epoch_of(snapshot.controller)
+        return replace(snapshot, silent=self._silent & snapshot.brokers.keys(), controller_epoch=epoch)
+
+    async def _probe_brokers(self) -> bool:
+        """Look which brokers respond; whether these are others than before, or none."""
         if self._probe is None:
             self._probe = asyncio.create_task(self._prober.run(_silent))
-        snapshot, _ = await asyncio.gather(
-            self._watcher.run(_snapshot), asyncio.wait({self._probe}, timeout=PROBE_WAIT_S)
-        )
-        if self._probe.done():
-            if self._probe.exception() is None:
-                self._silent = self._probe.result()
-            self._probe = None
-        return replace(snapshot, silent=self._silent & snapshot.brokers.keys())
+        await asyncio.wait({self._probe}, timeout=PROBE_WAIT_S)
+        if not self._probe.done():
+            return False
+        probe, self._probe, before = self._probe, None, self._silent
+        if probe.exception() is not None:
+            return True
+        self._silent = probe.result()
+        return self._silent != before
+
+    async def _epoch_of(self, controller: int) -> int | None:
+        """Read once for each controller."""
+        if self._controller_epoch is not None and controller != self._elected[0]:
+            try:
+                self._elected = controller, await asyncio.to_thread(self._controller_epoch)
+            except (CoordinationError, OSError):
+                return None
+        return self._elected[1]
 
     async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
         """The replicas of these partitions of a topic, as replica_rows. Raises UnreachableError."""
@@ -94,6 +128,8 @@ class ClusterSource:
         )
 
     async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
         for threads in (self._watcher, self._prober, self._offsets, self._requests):
             await asyncio.to_thread(threads.close)
 
@@ -109,7 +145,9 @@ def _silent(clients: ThreadClients) -> frozenset[int]:
     return frozenset(clients.admin.live) - clients.admin.request_each(clients.admin.live, request).keys()
 
 
-def _snapshot(clients: ThreadClients) -> ClusterSnapshot:
+def _snapshot(clients: ThreadClients) -> tuple[ClusterSnapshot, float]:
+    """And the seconds of this thread's CPU time that it took; a broker needs about as much."""
+    began = time.thread_time()
     response = clients.admin.metadata()
     topics = {
         topic.name: TopicSnapshot(
@@ -119,13 +157,14 @@ def _snapshot(clients: ThreadClients) -> ClusterSnapshot:
         )
         for topic in response.topics
     }
-    return ClusterSnapshot(
+    snapshot = ClusterSnapshot(
         response.cluster_id or "",
         response.controller_id,
         {broker.node_id: BrokerRow(broker.host, broker.port, broker.rack) for broker in response.brokers},
         topics,
         tuple(degraded_partitions(response.topics)),
     )
+    return snapshot, time.thread_time() - began
 
 
 def _sorted(partitions: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class TopicSnapshot:
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
     """Brokers and topics. controller: broker id, -1 for none. degraded: lines about degraded partitions. silent: live
-    brokers, as the metadata have it, that do not respond to the console."""
+    brokers, as the metadata have it, that do not respond to the console. controller_epoch: None where it is unknown,
+    since Kafka's protocol does not report it."""
 
     cluster_id: str = ""
     controller: int = -1
@@ -46,6 +48,7 @@ class ClusterSnapshot:
     topics: Mapping[str, TopicSnapshot] = field(default_factory=dict)
     degraded: tuple[str, ...] = ()
     silent: frozenset[int] = frozenset()
+    controller_epoch: int | None = None
 
     @property
     def absent(self) -> set[int]:
@@ -63,10 +66,15 @@ class ClusterSnapshot:
             found.append("there is no controller")
         return [*found, *self.degraded]
 
+    def out_of_sync(self) -> dict[int, int]:
+        """Number of partitions that have a replica on a broker out of sync, by its id."""
+        rows = (row for topic in self.topics.values() for row in topic.partitions.values())
+        return dict(sorted(Counter(broker for row in rows for broker in {*row.replicas} - {*row.isr}).items()))
+
     def health(self) -> str:
         """The health of the cluster in one sentence."""
         if problems := self.problems():
-            return f"Degraded: {'; '.join(problems)}."
+            return f"Degraded: {'; '.join(problems)}"
         partitions = sum(len(topic.partitions) for topic in self.topics.values())
         brokers = f"Healthy: {_counted(len(self.brokers), 'broker')}, " if self.brokers else ""
         replicas = ", every replica in sync" if self.brokers else ""
@@ -78,8 +86,10 @@ class ClusterSnapshot:
         return {
             "cluster_id": self.cluster_id,
             "controller": self.controller,
+            "controller_epoch": self.controller_epoch,
             "health": self.health(),
-            "healthy": not self.problems(),
+            "problems": self.problems(),
+            "out_of_sync": self.out_of_sync(),
             "brokers": [
                 {**row._asdict(), "id": broker, "state": "no response" if broker in self.silent else "live"}
                 for broker, row in sorted(self.brokers.items())
@@ -110,7 +120,14 @@ def differences(before: ClusterSnapshot, after: ClusterSnapshot) -> list[dict[st
     found += [{"kind": "broker silent", "broker": broker} for broker in sorted(after.silent - silent)]
     found += [{"kind": "broker responds", "broker": broker} for broker in sorted(silent - after.silent)]
     if after.controller != before.controller:
-        found.append({"kind": "controller", "from": before.controller, "to": after.controller})
+        found.append(
+            {
+                "kind": "controller",
+                "from": before.controller,
+                "to": after.controller,
+                "epoch": after.controller_epoch,
+            }
+        )
     for name in sorted(before.topics.keys() | after.topics.keys()):
         old, new = before.topics.get(name), after.topics.get(name)
         if old is None or new is None:

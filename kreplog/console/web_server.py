@@ -17,6 +17,7 @@ from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.bulk_errors import BrokersUnreachableError
 from kreplog.console.access import ConsoleAccess, Handler, add_headers
 from kreplog.console.live import Source, Watch, serve_page
+from kreplog.console.parameters import number_in
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
 MAX_BODY_BYTES = 2 << 20
@@ -82,6 +83,10 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
         headers = {"Content-Disposition": "attachment"}  # a record is data: a browser shows none of it as a page
         return web.Response(body=body or b"", content_type="application/octet-stream", headers=headers)
 
+    async def events(request: web.Request) -> web.Response:
+        topic, before = request.query.get("topic"), number_in(request.query, "before")
+        return web.json_response({"events": watch.timeline.since(0, topic, before)})
+
     async def act(request: web.Request) -> web.Response:
         if not allow_writes:
             raise web.HTTPForbidden(text="this console changes nothing: start it with --allow-writes\n")
@@ -94,6 +99,7 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
             web.get("/static/{name}", file),
             web.get("/live", live),
             web.get("/api/record-field", record_field),
+            web.get("/api/events", events),
             web.get("/api/{name}", read),
             web.post("/api/acts/{name}", act),
         ]

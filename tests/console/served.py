@@ -49,7 +49,7 @@ class FakeSource:
         self.read_names.append((name, dict(parameters)))
         if name == "nothing":
             raise UsageError("there is nothing")
-        return {"name": name}
+        return {"name": name, "sizes": {}}
 
     async def record_field(self, parameters: Mapping[str, str]) -> bytes | None:
         return b"<script>alert(1)</script>"

@@ -48,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def source_of(cluster: LocalCluster) -> ClusterSource:
     return ClusterSource(
-        partial(bootstrap_servers, cluster.directory, None, None), {}, ["--cluster", str(cluster.directory)]
+        partial(bootstrap_servers, cluster.directory, None, None), ["--cluster", str(cluster.directory)]
     )
 
 
@@ -113,7 +113,7 @@ def test_settings_users_and_acls(console: Console) -> None:
     assert get(console, "users") == {"users": []}
     assert "authorizer" in get(console, "acls")["error"]
     assert "broker 9 does not respond" in get(console, "broker-settings", broker=9)["error"]
-    assert get(console, "sizes", topic="events")["sizes"]["1"]["0"] > 1_000_000
+    assert get(console, "sizes", topic="events", partitions="0,1")["sizes"]["1"]["0"] > 1_000_000
     assert "has no 'other'" in get(console, "other")["error"]
 
 
@@ -253,7 +253,7 @@ def test_a_cluster_that_is_gone(tmp_path: Path) -> None:
         raise UnreachableError("no broker responds")
 
     async def run() -> None:
-        source = ClusterSource(connect, {}, [])
+        source = ClusterSource(connect, [])
         for call in (source.snapshot(), source.read("groups", {})):
             with pytest.raises(UnreachableError):
                 await call

@@ -57,7 +57,7 @@ def test_what_a_path_shows(folder: Path, name: str, topics: dict[str, int]) -> N
     source = DirectorySource(folder / name)
     snapshot = asyncio.run(source.snapshot())
     assert {topic: len(found.partitions) for topic, found in snapshot.topics.items()} == topics
-    assert snapshot.overview()["healthy"] and not snapshot.brokers
+    assert not snapshot.overview()["problems"] and not snapshot.brokers
     with pytest.raises(UsageError, match="there is no partition"):
         asyncio.run(source.read("records", {"topic": "b" if name.startswith("a") else "a", "partition": "7"}))
     if name:

@@ -161,3 +161,22 @@ def test_names_that_are_markup_stay_names() -> None:
 
     with serving(source) as console:
         asyncio.run(run(console))
+
+
+def test_earlier_events_are_fetched_by_number() -> None:
+    source = FakeSource()
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, None, [])
+            await received(socket, "overview")
+            for number in range(3):
+                source.now = replace(source.now, controller=number + 5)
+                await received(socket, "events")
+
+    with serving(source) as console:
+        asyncio.run(run(console))
+        events = console.request("/api/events?before=2").json["events"]
+        assert [(event["number"], event["to"]) for event in events] == [(0, 5), (1, 6)]
+        assert console.request("/api/events?before=2&topic=t").json["events"] == events  # those of brokers are of all
+        assert console.request("/api/events?before=x").status == 400

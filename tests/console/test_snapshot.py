@@ -16,33 +16,35 @@ def test_health_names_what_is_wrong() -> None:
     assert BEFORE.health() == "Healthy: 2 brokers, 1 topic, 1 partition, every replica in sync."
     worse = replace(BEFORE, controller=-1, brokers={1: BROKERS[1]}, degraded=("1 partition is under-replicated: t-0",))
     assert worse.health() == (
-        "Degraded: broker 2 is not running; there is no controller; 1 partition is under-replicated: t-0."
+        "Degraded: broker 2 is not running; there is no controller; 1 partition is under-replicated: t-0"
     )
-    assert (BEFORE.overview()["healthy"], worse.overview()["healthy"]) == (True, False)
+    assert (BEFORE.overview()["problems"], len(worse.overview()["problems"])) == ([], 3)
     states = [(broker["id"], broker["state"]) for broker in worse.overview()["brokers"]]
     assert states == [(1, "live"), (2, "not running")]
     silent = replace(BEFORE, silent=frozenset({2}))
-    assert silent.health() == "Degraded: broker 2 does not respond."
+    assert silent.health() == "Degraded: broker 2 does not respond"
     assert silent.overview()["brokers"][1]["state"] == "no response"
     assert differences(BEFORE, silent) == [{"kind": "broker silent", "broker": 2}]
     assert differences(silent, BEFORE) == [{"kind": "broker responds", "broker": 2}]
     directory = ClusterSnapshot(topics={"t": TopicSnapshot(False, {0: PartitionRow(-1, 5, (), ())})})
-    assert directory.health() == "1 topic, 1 partition." and directory.overview()["healthy"]
+    assert directory.health() == "1 topic, 1 partition." and not directory.overview()["problems"]
 
 
 def test_the_overview_counts_partitions() -> None:
     rows = {0: ROW, 1: PartitionRow(-1, 6, (1, 2), (2,)), 2: PartitionRow(1, 6, (1, 2), (1,))}
     (topic,) = replace(BEFORE, topics={"t": TopicSnapshot(True, rows)}).overview()["topics"]
+    assert replace(BEFORE, topics={"t": TopicSnapshot(True, rows)}).overview()["out_of_sync"] == {1: 1, 2: 1}
     assert (topic["partitions"], topic["leaderless"], topic["under_replicated"], topic["internal"]) == (3, 1, 2, True)
 
 
 def test_differences() -> None:
     rows = {0: PartitionRow(2, 6, (1, 2, 3), (2, 3)), 1: ROW}
-    after = ClusterSnapshot("c", 2, {2: BROKERS[2], 3: BROKERS[1]}, {"t": TopicSnapshot(False, rows)})
+    brokers = {2: BROKERS[2], 3: BROKERS[1]}
+    after = ClusterSnapshot("c", 2, brokers, {"t": TopicSnapshot(False, rows)}, controller_epoch=9)
     assert differences(BEFORE, after) == [
         {"kind": "broker gone", "broker": 1},
         {"kind": "broker live", "broker": 3},
-        {"kind": "controller", "from": 1, "to": 2},
+        {"kind": "controller", "from": 1, "to": 2, "epoch": 9},
         {"kind": "leader", "topic": "t", "partition": 0, "from": 1, "to": 2, "epoch": 6},
         {"kind": "ISR changes", "topic": "t", "partition": 0, "from": [1, 2], "to": [2, 3]},
         {"kind": "replicas", "topic": "t", "partition": 0, "from": [1, 2], "to": [1, 2, 3]},

@@ -53,7 +53,7 @@ function decode(part) {
 function changed() {
   if (state.overview) {
     setText(health, state.overview.health);
-    health.className = state.overview.healthy ? "good" : "bad";
+    health.className = state.overview.problems.length ? "bad" : "good";
     showNav();
   }
   view?.update?.();

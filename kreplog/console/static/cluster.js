@@ -1,13 +1,13 @@
 // The cluster: brokers, topics and the last events.
 
-import { el, link, number, row, table, setText } from "./dom.js";
+import { el, link, number, row, table } from "./dom.js";
 import { state } from "./live.js";
 import { brokerCharts } from "./charts.js";
 import { events } from "./events.js";
 import { act } from "./acts.js";
 
 export function clusterView(main) {
-  const health = el("p", { class: "health" });
+  const health = el("ul", { class: "problems" });
   const brokers = el("section", {});
   const topics = el("section", {});
   const changes = el("div", {});
@@ -27,7 +27,10 @@ export function clusterView(main) {
       charts = brokerCharts();
       figures.append(charts.element);
     }
-    setText(health, overview.health);
+    health.hidden = overview.problems.length === 0;
+    health.replaceChildren(...overview.problems.map((problem) => el("li", {}, problem)),
+      ...Object.entries(overview.out_of_sync).map(([broker, partitions]) =>
+        el("li", {}, `broker ${broker} is out of sync in ${number(partitions)} partitions`)));
     if (!changes.children.length) {
       changes.append(act("create-topic", "Create a topic", [["topic", "name", ""], ["partitions", "partitions", "1"], ["replication_factor", "replicas", "1"]]));
     }
@@ -37,7 +40,7 @@ export function clusterView(main) {
         broker.host ? `${broker.host}:${broker.port}` : "–",
         broker.rack ?? "–",
         el("span", { class: broker.state === "live" ? "good" : "bad" },
-          broker.id === overview.controller ? `${broker.state}, controller` : broker.state))))] : []));
+          broker.id === overview.controller ? `${broker.state}, controller${epoch(overview)}` : broker.state))))] : []));
     const found = overview.topics.filter((topic) => topic.name.includes(filter.value));
     topics.replaceChildren(found.length ? table(["topic", "partitions", "under-replicated", "without a leader", ""],
       found.slice(0, 1000).map((topic) => row(
@@ -50,6 +53,10 @@ export function clusterView(main) {
   }
 
   return { update, leave: () => charts?.leave() };
+}
+
+function epoch(overview) {
+  return overview.controller_epoch === null ? "" : ` of epoch ${overview.controller_epoch}`;
 }
 
 function count(value) {

@@ -1,24 +1,39 @@
 // The time line: elections, ISR changes, brokers that come and go, newest first.
 
 import { clock, el, link } from "./dom.js";
-import { state } from "./live.js";
+import { get, state } from "./live.js";
 
-const SHOWN = 200;
+const SHOWN = 2000;
 
 export function events(topic) {
   const list = el("ol", { class: "events", tabindex: 0, "aria-label": "Events, newest first" });
+  const earlier = el("button", { type: "button", onclick: showEarlier, hidden: true }, "Earlier events");
   let last = -1;
+  let oldest = Infinity;
 
   function update() {
     const newest = state.events.at(-1)?.number ?? -1;
     if (newest === last) return;
     const fresh = state.events.filter((event) => event.number > last && (!topic || (event.topic ?? topic) === topic));
     last = newest;
-    list.prepend(...fresh.reverse().slice(0, SHOWN).map(item));
+    if (fresh.length) oldest = Math.min(oldest, fresh[0].number);
+    list.prepend(...fresh.reverse().map(item));
     while (list.children.length > SHOWN) list.lastElementChild.remove();
+    earlier.hidden = !Number.isFinite(oldest) || oldest === 0;
   }
 
-  return { element: el("section", {}, el("h2", {}, "Time line"), list), update };
+  async function showEarlier() {
+    try {
+      const found = (await get("/api/events", topic ? { before: oldest, topic } : { before: oldest })).events;
+      if (found.length) oldest = found[0].number;
+      list.append(...found.reverse().map(item));
+      earlier.hidden = found.length === 0;
+    } catch (error) {
+      earlier.textContent = error.message;
+    }
+  }
+
+  return { element: el("section", {}, el("h2", {}, "Time line"), list, earlier), update };
 }
 
 function item(event) {
@@ -35,7 +50,7 @@ function words(event) {
     case "broker live": return `broker ${event.broker} is live`;
     case "broker silent": return `broker ${event.broker} does not respond`;
     case "broker responds": return `broker ${event.broker} responds again`;
-    case "controller": return `controller ${broker(event.from)} → ${broker(event.to)}`;
+    case "controller": return `controller ${broker(event.from)} → ${broker(event.to)}${event.epoch === null ? "" : `, epoch ${event.epoch}`}`;
     case "leader": return `leader ${broker(event.from)} → ${broker(event.to)}${event.epoch === null ? "" : `, epoch ${event.epoch}`}`;
     case "unreachable": return `cannot be read: ${event.error}`;
     case "reachable": return "can be read again";

@@ -1,19 +1,24 @@
 // A topic: its partitions, and of those in view each replica from log start over high watermark to log end.
 
-import { el, link, number, setText } from "./dom.js";
-import { lookAt, state } from "./live.js";
+import { bytes, el, link, number, setText } from "./dom.js";
+import { get, lookAt, state } from "./live.js";
 import { events } from "./events.js";
 import { virtualList } from "./virtual_list.js";
 import { act } from "./acts.js";
 
 const ROW_HEIGHT = 30;
 const NO_LEADER = -1;
+const SIZES_MS = 5000;
 
 export function topicView(main, [name]) {
   const summary = el("p", {});
   const only = el("input", { type: "checkbox", id: "only", onchange: update });
   const from = el("input", { type: "number", min: 0, class: "narrow", "aria-label": "First partition", placeholder: "from", oninput: update });
-  const list = virtualList(ROW_HEIGHT, makeRow, fillRow, (items) => lookAt(name, items.map((item) => item.partition)), "Partitions");
+  const list = virtualList(ROW_HEIGHT, makeRow, fillRow, onVisible, "Partitions");
+  let visible = [];
+  let sizes = {};
+  let timer = null;
+  let left = false;
   const line = events(name);
   const changes = el("div", {});
   main.append(el("h1", {}, name), summary,
@@ -21,6 +26,24 @@ export function topicView(main, [name]) {
     el("div", { class: "heading", "aria-hidden": "true" }, ["partition", "leader", "epoch", "ISR", "replicas"].map((text) => el("span", {}, text))),
     list.element, changes, line.element);
   lookAt(name, []);
+
+  function onVisible(items) {
+    visible = items.map((item) => item.partition);
+    lookAt(name, visible);
+    if (visible.length && timer === null) readSizes();
+  }
+
+  // A directory and a cluster that denies it show none.
+  async function readSizes() {
+    if (left) return;
+    timer = setTimeout(readSizes, SIZES_MS);
+    if (!state.overview?.brokers.length || state.error) return;
+    try {
+      sizes = (await get("/api/sizes", { topic: name, partitions: visible.join() })).sizes;
+    } catch {
+      sizes = {};
+    }
+  }
 
   function update() {
     line.update();
@@ -56,11 +79,12 @@ export function topicView(main, [name]) {
     while (replicas.children.length < found.length) replicas.append(makeReplica());
     [...replicas.children].forEach((box, index) => {
       box.hidden = index >= found.length;
-      if (!box.hidden) fillReplica(box, found[index], bounds, rate(seen, found[index]));
+      const size = sizes[item.partition];
+      if (!box.hidden) fillReplica(box, found[index], bounds, rate(seen, found[index]), size?.[found[index].broker], size?.[item.leader]);
     });
   }
 
-  return { update, leave: list.leave };
+  return { update, leave() { list.leave(); clearTimeout(timer); left = true; } };
 }
 
 function isDegraded(item) {
@@ -72,7 +96,8 @@ function makeReplica() {
     el("small", {}));
 }
 
-function fillReplica(box, replica, [low, high], perSecond) {
+// size, leaderSize: bytes of its log and the leader's, undefined where they are not known.
+function fillReplica(box, replica, [low, high], perSecond, size, leaderSize) {
   const [id, bar, text] = box.children;
   setText(id, replica.broker === null ? "" : String(replica.broker));
   const known = Number.isInteger(replica.log_end_offset);
@@ -84,11 +109,12 @@ function fillReplica(box, replica, [low, high], perSecond) {
   bar.children[1].style.left = `${watermark}%`;
   bar.children[1].style.width = `${end - watermark}%`;
   box.dataset.state = replica.state;
-  const lag = replica.lag ? ` lag ${number(replica.lag)}` : "";
+  const behind = leaderSize > size ? ` (${bytes(leaderSize - size)})` : "";
+  const lag = replica.lag ? ` lag ${number(replica.lag)}${behind}` : "";
   const speed = perSecond ? ` +${number(Math.round(perSecond))}/s` : "";
   setText(text, known ? `${number(replica.log_end_offset)}${lag}${speed}` : replica.state);
   box.title = known
-    ? `${replica.state}: log start ${number(replica.log_start_offset)}, high watermark ${number(replica.high_watermark)}, log end ${number(replica.log_end_offset)}`
+    ? `${replica.state}: log start ${number(replica.log_start_offset)}, high watermark ${number(replica.high_watermark)}, log end ${number(replica.log_end_offset)}, ${bytes(size)}`
     : replica.state;
 }
 
