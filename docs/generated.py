@@ -30,10 +30,11 @@ from kreplog.config import (
     TopicConfig,
     TransactionConfig,
 )
+from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import ValueType, field_type
-from kreplog.server import settings
+from kreplog.server import settings, zookeeper_settings
 from kreplog.sim import mutations
 from kreplog.tls import TLS_NAMES, TlsSettings
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -58,6 +59,7 @@ NOT_OF_KAFKA = {
     *("max.partitions", "max.broker.partitions", "max.producer.ids.per.partition", "log.dir.group"),
     *("server.log.format", "server.log.level", "server.log.max.bytes", "server.log.backups"),
     *("controlled.shutdown.max.wait.ms", "log.stray.retention.ms", "replica.lag.max.bytes"),
+    *("zookeeper.authentication", "zookeeper.user", "zookeeper.password"),
     *("transaction.state.log.commit.timeout.ms", "ssl.handshake.timeout.ms", "inter.broker.security.protocol"),
 }
 """Settings that a broker of Kafka 3.9 does not have under this name."""
@@ -80,6 +82,8 @@ KAFKA_DEFAULTS = {
     "replica.lag.time.max.ms": "30000",
     "replica.fetch.max.bytes": "1048576",
     "replica.selector.class": "none: as LeaderSelector",
+    "zookeeper.ssl.enabled.protocols": "none: zookeeper.ssl.protocol, TLSv1.2",
+    "zookeeper.ssl.endpoint.identification.algorithm": "HTTPS",
     "leader.imbalance.check.interval.ms": "300 s (leader.imbalance.check.interval.seconds)",
     "log.flush.interval.ms": "null: log.flush.scheduler.interval.ms, no limit",
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
@@ -293,6 +297,7 @@ def _broker_settings() -> str:
         (settings.OF_LOGS, described(LogConfig.__doc__ or "")),
         (settings._GROUPS, described(GroupConfig.__doc__ or "")),
         (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
+        (zookeeper_settings.NAMES, described(ZooKeeperSecurity.__doc__ or "")),
         (TLS_NAMES, described(TlsSettings.__doc__ or "")),
         (settings._SASL, described(SaslConfig.__doc__ or "")),
         (settings._QUOTAS, described(QuotaConfig.__doc__ or "")),

@@ -115,7 +115,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.wire.consumer_group_records", "kreplog.wire.record_fields"},
     "kreplog.wire.transaction_records": EVERYWHERE
     | {"kreplog._native", "kreplog.core.transaction_messages", "kreplog.wire.record_fields"},
-    "kreplog.coord": EVERYWHERE | {"kreplog.syncing"},
+    "kreplog.coord": EVERYWHERE | {"kreplog.syncing", "kreplog.tls"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | CORES

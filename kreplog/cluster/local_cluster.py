@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -193,7 +194,7 @@ class LocalCluster:
         exits: those started with it are stopped again; ClusterError after `timeout_s`: they go on starting.
         """
         wanted = list(self.brokers if brokers is None else brokers)
-        coordination = next(self.settings(broker).coordination for broker in wanted or self.brokers)
+        settings = self.settings(next(iter(wanted or self.brokers)))
         for broker in wanted:
             self.settings(broker)
         before = {broker: log_tail.marks(self.home(broker)) for broker in wanted}
@@ -202,7 +203,7 @@ class LocalCluster:
             for broker in wanted:
                 if read_pid_file(self.home(broker))[0] == 0:
                     started[broker] = self._spawn(broker)
-            missing = self._wait_until_serving(wanted, started, before, coordination, timeout_s)
+            missing = self._wait_until_serving(wanted, started, before, settings, timeout_s)
         except BaseException:
             for process in started.values():
                 _end(process)
@@ -221,7 +222,7 @@ class LocalCluster:
         wanted: list[int],
         started: dict[int, subprocess.Popen[bytes]],
         before: dict[int, log_tail.Marks],
-        coordination: str,
+        settings: BrokerSettings,
         timeout_s: float,
     ) -> list[int] | None:
         """Wait until all are registered and each has metadata of all. Returns None then; at the deadline the brokers
@@ -234,7 +235,7 @@ class LocalCluster:
         clients = {
             broker: partial(_clients_of, self.home(broker), readable.get(broker), security) for broker in self.brokers
         }
-        with closing(make_store(coordination)) as store, asyncio.Runner() as runner:
+        with closing(make_store(settings.coordination, settings.zookeeper)) as store, asyncio.Runner() as runner:
             session = store.connect(SESSION_MS)
             while True:
                 for broker, process in started.items():
@@ -333,7 +334,8 @@ class LocalCluster:
     @contextmanager
     def store_session(self) -> Iterator[Session]:
         """A session with the coordination store, whether brokers run or not. Raises CoordinationError."""
-        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
+        settings = self.settings(self.brokers[0])
+        with closing(make_store(settings.coordination, settings.zookeeper)) as store:
             yield store.connect(SESSION_MS)
 
     def controller_epoch(self) -> int:
@@ -398,15 +400,14 @@ class LocalCluster:
 
     def _read_store(self, readable: dict[int, BrokerSettings]) -> tuple[int | None, set[int], str]:
         """(controller, registered brokers, why the store could not be read or "")."""
-        stores = {settings.coordination for settings in readable.values()}
-        if not stores:
+        if not readable:
             return None, set(), "the settings of no broker can be read"
-        coordination = min(stores)
-        kind, _, directory = coordination.partition(":")
+        settings = min(readable.values(), key=attrgetter("coordination"))
+        kind, _, directory = settings.coordination.partition(":")
         if kind == "embedded" and not Path(directory).exists():
             return None, set(), f"{directory} does not exist"
         try:
-            with closing(make_store(coordination)) as store:
+            with closing(make_store(settings.coordination, settings.zookeeper)) as store:
                 return *registered_brokers(store.connect(SESSION_MS)), ""
         except (CoordinationError, OSError) as error:
             return None, set(), str(error)

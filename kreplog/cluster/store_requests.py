@@ -1,15 +1,18 @@
 """What Kafka's protocol has no request for, by the coordination store itself: which brokers are registered, and the
-removal of a topic's last partitions, requested from the controller; and ACLs, users and quotas, which must exist before
-the first client may send a request for them. Source: "Kafka Replication" of Kafka's wiki."""
+removal of a topic's last partitions, requested from the controller; ACLs, users and quotas, which must exist before the
+first client may send a request for them; and ZooKeeper's own ACLs. Source: "Kafka Replication" of Kafka's wiki."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from kreplog.coord.base import Session
+from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.quotas import quota_requests
@@ -23,7 +26,26 @@ from kreplog.core.security.user_requests import CredentialUpsertion
 from kreplog.errors import ErrorCode, NoNodeError, UsageError
 from kreplog.server.runtime.store import children_of
 from kreplog.server.runtime.store_steps import log_note
+from kreplog.server.settings import load
 from kreplog.types import StoreOperation
+
+_SESSION_MS = 10_000
+
+
+def set_zookeeper_acls(config: Path, *, secure: bool) -> int:
+    """Give all nodes of the cluster in ZooKeeper to the user or certificate of a broker's settings, or else to
+    everybody; returns their number. config: the file of settings. Raises UsageError, CoordinationError."""
+    settings = load({}, config)
+    kind, _, hosts = settings.coordination.partition(":")
+    if kind != "zookeeper":
+        raise UsageError(f"coordination = {settings.coordination} in {config}: only nodes of ZooKeeper have ACLs")
+    if secure and not settings.zookeeper.set_acl:
+        raise UsageError(
+            f"zookeeper.set.acl is not true in {config}: nodes that brokers create later would have no ACLs; set it "
+            "there first"
+        )
+    with closing(ZooKeeperStore(hosts, security=settings.zookeeper)) as store:
+        return store.connect(_SESSION_MS).set_acls(secure)
 
 
 def registered_brokers(session: Session) -> tuple[int | None, set[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,18 @@ from kreplog.commands.connecting import admin_client
 from kreplog.commands.console import console_app
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
-from kreplog.commands.options import App, AsJson, ClusterDir, Racks, counted, ids, print_json, racks_in
+from kreplog.commands.options import (
+    App,
+    AsJson,
+    ClusterDir,
+    Config,
+    OptionalClusterDir,
+    Racks,
+    counted,
+    ids,
+    print_json,
+    racks_in,
+)
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.producer_transactions import transaction_app
@@ -32,7 +44,7 @@ from kreplog.commands.quotas import quota_app
 from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 from kreplog.commands.users import user_app
-from kreplog.errors import CoordinationError, ErrorCode
+from kreplog.errors import CoordinationError, ErrorCode, UsageError
 
 broker_app = App("Run a broker of a cluster on this host, and change settings of running ones.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
@@ -74,16 +86,45 @@ def _broker() -> None:
 
 @broker_app.command("start")
 def start_broker(
-    directory: ClusterDir,
-    broker_id: Annotated[int, typer.Option("--id", min=0, help="Id of the broker.")],
+    directory: OptionalClusterDir = None,
+    broker_id: Annotated[int | None, typer.Option("--id", min=0, help="Id of the broker in the directory.")] = None,
+    config: Config = None,
+    log_dir: Annotated[
+        Path | None, typer.Option("--log-dir", help="With --config: log to files in this directory, not to stderr.")
+    ] = None,
     to_stderr: Annotated[
         bool, typer.Option("--log-to-stderr", help="Log to stderr instead of files in its logs directory.")
     ] = False,
 ) -> None:
-    """Run a broker in the foreground. SIGTERM and Ctrl-C begin a controlled shutdown, which moves its leaders first."""
-    from kreplog.cluster.broker_process import run_broker
+    """Run a broker in the foreground: of a cluster's directory on this host, or by a file of settings (--config).
 
+    SIGTERM and Ctrl-C begin a controlled shutdown, which moves its leaders first."""
+    from kreplog.cluster.broker_process import run_broker, run_configured_broker
+
+    if config is not None:
+        if broker_id is not None or to_stderr:
+            raise UsageError("with --config the file has the broker's id, and logs go to stderr or --log-dir")
+        run_configured_broker(config, log_dir)
+        return
+    if directory is None or broker_id is None:
+        raise UsageError("give the directory of a cluster and --id, or --config with a file of settings")
+    if log_dir is not None:
+        raise UsageError("--log-dir is for --config: a broker of a cluster's directory logs there, or to stderr")
     run_broker(LocalCluster(directory), broker_id, log_to_stderr=to_stderr)
+
+
+@cluster_app.command("zookeeper-acl")
+def zookeeper_acl(
+    action: Annotated[str, typer.Argument(help="secure: to the user of the file; unsecure: to everybody.")],
+    config: Annotated[Path, typer.Option("--config", help="Settings of a broker, TOML.")],
+) -> None:
+    """Give all nodes of a cluster in ZooKeeper to the user or certificate of the brokers' settings, or to everybody.
+
+    As Kafka's zookeeper-security-migration, for nodes from before zookeeper.set.acl, or before it is switched off."""
+    if action not in ("secure", "unsecure"):
+        raise UsageError(f"{action}: choose secure or unsecure")
+    count = store_requests.set_zookeeper_acls(config, secure=action == "secure")
+    print(f"{counted(count, 'node')} {action}d")
 
 
 @cluster_app.command()

@@ -64,6 +64,12 @@ Isolation = Annotated[
     ),
 ]
 ClusterDir = Annotated[Path, typer.Argument(help="Directory of the cluster.", envvar="KREPLOG_CLUSTER")]
+OptionalClusterDir = Annotated[
+    Path | None, typer.Argument(help="Directory of the cluster.", envvar="KREPLOG_CLUSTER", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="Settings of a broker, TOML by Kafka's names, in place of a directory.")
+]
 OptionalDir = Annotated[
     Path | None, typer.Option("--cluster", "-c", help="Directory of a cluster on this host.", envvar="KREPLOG_CLUSTER")
 ]

@@ -11,6 +11,9 @@ and calls those whose node has changed.
 
 **Errors.** Each result of a multi is checked: kazoo's commit() does not raise.
 
+**TLS.** Contexts are those of kreplog.tls, and follow their files. kazoo waits for sockets alone, so what OpenSSL has
+decrypted already is said to be readable here.
+
 A write under way when the connection breaks raises ConnectionLossError; calls without a connection wait for one, until
 the session has ended.
 """
@@ -18,6 +21,8 @@ the session has ended.
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -29,11 +34,13 @@ from typing import Any
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import EventType, KazooState
+from kazoo.protocol.states import EventType, KazooState, KeeperState
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from kreplog.coord.base import Result, Watch, check_operation, check_operations, check_path, parent_of
 from kreplog.coord.delivery import Deliveries, run_logged
 from kreplog.coord.tree import ephemeral_parent, no_node, same_failure
+from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
@@ -44,9 +51,13 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.errors import NoNodeError as NoNode
+from kreplog.tls import ReloadedContext
 from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
 
 _log = logging.getLogger(__name__)
+
+_kazoo_log = logging.getLogger("kazoo.client.of_kreplog")
+_kazoo_log.addFilter(lambda record: record.levelno > logging.DEBUG)  # there kazoo logs requests, with passwords
 
 _HEARTBEATS_PER_TIMEOUT = 5
 _SHORTEST_PATIENCE_S = 0.5
@@ -58,6 +69,15 @@ _CREATE_BYTES, _OTHER_BYTES = 64, 32
 
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 """kazoo's default doubles the delay without limit: sessions would expire although the servers are back."""
+
+_OWN = "zookeeper"
+"""ZooKeeper's own node in its root."""
+
+_SPEAKS = {
+    False: "that its port is not for TLS, or else set zookeeper.ssl.client.enable",
+    True: "that its port is its secureClientPort",
+}
+"""What to check, by zookeeper.ssl.client.enable."""
 
 _KINDS = {
     EventType.CREATED: "created",
@@ -81,6 +101,8 @@ class ZooKeeperSession:
         on_expired: Callable[[], None] | None,
         connect_timeout_ms: int,
         max_multi_bytes: int,
+        security: ZooKeeperSecurity,
+        tls: ReloadedContext | None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._hosts = hosts
@@ -98,8 +120,16 @@ class ZooKeeperSession:
         self._orphans: deque[_Watch] = deque()
         self._event: Any = None
         self._called: set[Watch] = set()
+        self._refused = False
+        self._handler = _Handler(self, tls)
         self._client = KazooClient(
-            hosts=hosts, timeout=timeout_ms / 1000, handler=_Handler(self), connection_retry=_RECONNECT
+            hosts=hosts,
+            timeout=timeout_ms / 1000,
+            handler=self._handler,
+            connection_retry=_RECONNECT,
+            logger=_kazoo_log,
+            default_acl=CREATOR_ALL_ACL if security.set_acl else None,
+            **_credentials(security),
         )
         self._client.add_listener(self._on_state)
         self._listen_for_timeout()
@@ -107,15 +137,36 @@ class ZooKeeperSession:
             self._client.start(timeout=connect_timeout_ms / 1000)
             if not self._negotiated.wait(connect_timeout_ms / 1000):
                 raise zk.ConnectionLoss
+            if self._refused:
+                raise zk.AuthFailedError
             names = self._root.split("/")
             for depth in range(2, len(names) + 1):
                 with suppress(zk.NodeExistsError):
                     self._client.create_async("/".join(names[:depth])).get(timeout=connect_timeout_ms / 1000)
-        except (SequentialThreadingHandler.timeout_exception, zk.ConnectionLoss, zk.SessionExpiredError) as error:
+            self._check_access(security, connect_timeout_ms / 1000)
+        except zk.NoAuthError as error:
             self._ended = True
             self._stop_client()
+            raise _no_access(root) from error
+        except (
+            SequentialThreadingHandler.timeout_exception,
+            zk.AuthFailedError,
+            zk.SessionClosedRequireSaslError,
+            zk.ConnectionLoss,
+            zk.SessionExpiredError,
+        ) as error:
+            self._ended = True
+            self._stop_client()
+            if self._refused or isinstance(error, zk.SessionClosedRequireSaslError):
+                refused = "clients without SASL" if security.authentication != "sasl" else f"user {security.user}"
+                raise CoordinationError(
+                    f"ZooKeeper at {hosts} refuses {refused}: check zookeeper.authentication, zookeeper.user and "
+                    "zookeeper.password"
+                ) from None
+            cause = "" if self._handler.last_error is None else f"; the last attempt failed: {self._handler.last_error}"
             raise ConnectionLossError(
-                f"no ZooKeeper server at {hosts} responded within {connect_timeout_ms} ms: check that it runs"
+                f"no ZooKeeper server at {hosts} responded within {connect_timeout_ms} ms: check that it runs, and "
+                f"{_SPEAKS[security.ssl_client_enable]}{cause}"
             ) from error
         self._begun = True
         known = self._client.client_id
@@ -219,7 +270,35 @@ class ZooKeeperSession:
         if threading.current_thread() is not self._keeper:
             self._keeper.join(self.timeout_ms / 1000)  # kazoo takes long without a server
 
+    def set_acls(self, secure: bool) -> int:
+        """Set the ACL of all nodes, of ephemeral ones too: so that they belong to this session's user, or, if not
+        `secure`, that everybody may read and change them. Returns their number. Raises CoordinationError, as where they
+        belong to others."""
+        count, acl = 0, CREATOR_ALL_ACL if secure else OPEN_ACL_UNSAFE
+        waiting = ["/"]
+        while waiting:
+            path = waiting.pop()
+            with suppress(NoNode):  # deleted meanwhile
+                waiting += [f"{path.rstrip('/')}/{name}" for name in self.children(path) if path != "/" or name != _OWN]
+                self._request(partial(self._client.set_acls_async, self._full(path), acl), path)
+                count += 1
+        return count
+
     # Requests
+
+    def _check_access(self, security: ZooKeeperSecurity, timeout_s: float) -> None:
+        """Warn of nodes that everybody may change although they are to have ACLs. Raises kazoo's NoAuthError where
+        those that there are belong to others."""
+        root = self._root or "/"
+        self._client.get_children_async(root).get(timeout=timeout_s)
+        if security.set_acl and self._root:
+            acls, _ = self._client.get_acls_async(root).get(timeout=timeout_s)
+            if any(acl.id.scheme == "world" for acl in acls):
+                _log.warning(
+                    "zookeeper.set.acl = true, and the node %s in ZooKeeper was created without: whoever reaches the "
+                    "ensemble may change it; `kreplog cluster zookeeper-acl secure` gives all nodes ACLs",
+                    root,
+                )
 
     def _full(self, path: str) -> str:
         return path if not self._root else self._root if path == "/" else self._root + path
@@ -312,6 +391,9 @@ class ZooKeeperSession:
             self._connected.clear()
         if state == KazooState.LOST:
             self._ended = True
+            if self._client.client_state == KeeperState.AUTH_FAILED:
+                self._refused = True
+                self._negotiated.set()
         self._wake.set()
 
     def patience(self, timeout: float | None) -> float | None:
@@ -327,7 +409,10 @@ class ZooKeeperSession:
 
         def connect_and_record(*arguments: Any) -> Any:
             sent = time.monotonic()
-            read_timeout, connect_timeout = connect(*arguments)
+            try:
+                read_timeout, connect_timeout = connect(*arguments)
+            except zk.SessionClosedRequireSaslError as error:  # of which kazoo's thread would end
+                raise zk.AuthFailedError from error
             self.timeout_ms = round(read_timeout * 3 / 2)
             self._last_response = max(self._last_response, sent)
             self._negotiated.set()
@@ -452,19 +537,68 @@ class _Watch:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Refuses connections for a session that has ended, for which kazoo would begin a new session. And does not spend a
     whole session timeout on one server, which may be starting and never respond.
+
+    tls: for connections by TLS. last_error: of the last attempt to connect, None after a connection.
     """
 
-    def __init__(self, session: ZooKeeperSession) -> None:
+    def __init__(self, session: ZooKeeperSession, tls: ReloadedContext | None) -> None:
         super().__init__()
         self._session = session
+        self._tls = tls
+        self.last_error: Exception | None = None
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self._session.expired:
             raise ConnectionRefusedError("the session has ended")
-        return super().create_connection(*args, **{**kwargs, "timeout": self._session.patience(kwargs["timeout"])})
+        timeout = self._session.patience(kwargs["timeout"])
+        try:
+            if self._tls is None:
+                connection = super().create_connection(*args, **{**kwargs, "timeout": timeout})
+            else:
+                connection = _connect(self._tls, kwargs["address"], kwargs["hostname"], timeout)
+        except OSError as error:
+            self.last_error = error
+            raise
+        self.last_error = None
+        return connection
 
     def select(self, readers: Any, writers: Any, others: Any, timeout: float | None = None) -> Any:
-        return super().select(readers, writers, others, self._session.patience(timeout))
+        decrypted = [reader for reader in readers if isinstance(reader, ssl.SSLSocket) and reader.pending()]
+        if decrypted:
+            timeout = 0.0
+        readable, writable, failed = super().select(readers, writers, others, self._session.patience(timeout))
+        return [*decrypted, *(each for each in readable if each not in decrypted)], writable, failed
+
+
+def _connect(tls: ReloadedContext, address: tuple[str, int], hostname: str, timeout: float | None) -> ssl.SSLSocket:
+    """Raises OSError, also for a refused handshake."""
+    if refused := tls.reload():
+        _log.warning("the former certificates stay in force for ZooKeeper: %s", refused)
+    connection = socket.create_connection(address, timeout)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return tls.current.wrap_socket(connection, server_hostname=hostname)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _credentials(security: ZooKeeperSecurity) -> dict[str, Any]:
+    """Arguments of KazooClient."""
+    if security.authentication == "digest":
+        return {"auth_data": [("digest", f"{security.user}:{security.password}")]}
+    if security.authentication == "sasl":
+        login = {"mechanism": "DIGEST-MD5", "username": security.user, "password": security.password}
+        return {"sasl_options": login}
+    return {}
+
+
+def _no_access(path: str) -> CoordinationError:
+    return CoordinationError(
+        f"{path}: ZooKeeper refuses access by the ACL of the node: check zookeeper.user and zookeeper.password, which "
+        "must be those of the broker that created it",
+        path=path,
+    )
 
 
 def _difference(old: _Watch, new: _Watch) -> str | None:
@@ -510,6 +644,8 @@ def _translate(error: Exception, about: StoreOperation | str) -> CoordinationErr
         )
     if isinstance(error, zk.NotEmptyError):
         return NotEmptyError(f"{path} has children: delete them first, in the same multi if need be", path=path)
+    if isinstance(error, zk.NoAuthError):
+        return _no_access(path)
     if isinstance(error, zk.NoChildrenForEphemeralsError):
         return ephemeral_parent(path, parent_of(path))
     if isinstance(error, zk.SessionExpiredError):

@@ -238,7 +238,7 @@ class Broker:
         """Connect the cores to the store, the logs, clients and other brokers, and have them stepped."""
         settings, runners = self.settings, self.runners
         self.store = StoreLink(
-            make_store(settings.coordination),
+            make_store(settings.coordination, settings.zookeeper),
             settings.session_timeout_ms,
             self._session_started,
             self._session_lost,

@@ -23,6 +23,7 @@ from kreplog.config import (
     TopicConfig,
     TransactionConfig,
 )
+from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
 from kreplog.core.setting_values import (
     BOOLEAN,
@@ -38,6 +39,7 @@ from kreplog.core.setting_values import (
     texts,
 )
 from kreplog.errors import UsageError
+from kreplog.server import zookeeper_settings
 from kreplog.server.broker_values import (
     ADDRESS,
     ADVERTISED_LISTENERS,
@@ -79,6 +81,7 @@ class BrokerSettings:
     """The settings of a broker, from `load`. Names are Kafka's, with underscores; times in ms.
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
+    zookeeper: TLS and authentication to it; see ZooKeeperSecurity.
     broker_id: unique in the cluster. rack: for the assignment of replicas (KIP-36).
     listeners: addresses for clients; by default also a unix socket in the first log directory. An entry without a name
     is of PLAINTEXT.
@@ -145,6 +148,7 @@ class BrokerSettings:
     key_file: str | None
     log_dirs: tuple[str, ...]
     coordination: str
+    zookeeper: ZooKeeperSecurity
     rack: str | None
     allow_plaintext_remote: bool
     authorizer: str
@@ -265,6 +269,7 @@ def check(
         unused=tuple((name, complete[name]) for name in UNUSED),
         given=frozenset(values),
         listener_values=listener_values,
+        zookeeper=ZooKeeperSecurity(**{field: complete[name] for name, field in zookeeper_settings.NAMES.items()}),
         tls=TlsSettings(**{field: complete[name] for name, field in TLS_NAMES.items()}),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in OF_TOPICS.items()}),
@@ -278,6 +283,7 @@ def check(
     _check_internal(settings)
     _check_heartbeats(settings.groups)
     _check_authorizer(settings)
+    _check_zookeeper(settings)
     return settings
 
 
@@ -396,6 +402,14 @@ def _check_authorizer(settings: BrokerSettings) -> None:
             raise UsageError(f"{name} has no effect without authorizer.class.name = {STANDARD_AUTHORIZER}")
 
 
+def _check_zookeeper(settings: BrokerSettings) -> None:
+    """Raise UsageError for settings of a connection that there is not, or that contradict each other."""
+    settings.zookeeper.check()
+    given = settings.given.intersection(zookeeper_settings.NAMES)
+    if given and not settings.coordination.startswith("zookeeper:"):
+        raise UsageError(f"{min(given)} has no effect with coordination = {settings.coordination}")
+
+
 def sasl_settings(settings: BrokerSettings, listener: str) -> SaslConfig:
     """The settings of SASL of the listener of that name: its own over the broker's."""
     own = settings.listener_values.get(listener, {})
@@ -429,6 +443,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (OF_LOGS, settings.log),
         (_GROUPS, settings.groups),
         (_TRANSACTIONS, settings.transactions),
+        (zookeeper_settings.NAMES, settings.zookeeper),
         (TLS_NAMES, settings.tls),
         (_SASL, settings.sasl),
         (_QUOTAS, settings.quotas),
@@ -641,6 +656,7 @@ SETTINGS: dict[str, _Setting] = {
     "ssl.endpoint.identification.algorithm": _Setting(one_of("https", ""), "https"),
     "ssl.principal.mapping.rules": _Setting(TEXT, "DEFAULT"),
     "ssl.handshake.timeout.ms": _Setting(integer(10, 600_000), 10_000),
+    **{name: _Setting(*kind) for name, kind in zookeeper_settings.TYPES.items()},
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(OF_TOPICS, TopicConfig()),
     **_of_config(OF_LOGS, LogConfig()),

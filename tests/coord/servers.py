@@ -52,13 +52,13 @@ def free_port() -> int:
 
 
 class ZooKeeperServer:
-    """One server on a free port of the loopback interface, with its own data directory."""
+    """One server on a free port of the loopback interface, with its own data directory. config: more lines of it."""
 
-    def __init__(self, directory: Path, *java_options: str) -> None:
+    def __init__(self, directory: Path, *java_options: str, config: str = "") -> None:
         self.directory = directory
         self.port = free_port()
         self.java_options = java_options
-        (directory / "zoo.cfg").write_text(CONFIG.format(data=directory / "data", port=self.port))
+        (directory / "zoo.cfg").write_text(CONFIG.format(data=directory / "data", port=self.port) + config)
         (directory / "log4j.properties").write_text(LOGGING)
         self.start()
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from kreplog.coord.base import CoordinationStore, Session, Watch
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.zookeeper import ZooKeeperStore
+from kreplog.coord.zookeeper_security import NO_SECURITY, ZooKeeperSecurity
 from kreplog.core.broker.store_submissions import StoreSubmissions, Submission
 from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError, UsageError
 from kreplog.types import Node, StoreOperation, WatchEvent
@@ -33,10 +34,10 @@ OnWatch = Callable[[WatchEvent], None]
 Done = Callable[[Sequence[Any] | None, CoordinationError | None], None]
 
 
-def make_store(coordination: str) -> CoordinationStore:
-    """The store that a broker's `coordination` setting names. Raises UsageError."""
+def make_store(coordination: str, zookeeper: ZooKeeperSecurity = NO_SECURITY) -> CoordinationStore:
+    """The store that a broker's `coordination` setting names; zookeeper: for one of that kind. Raises UsageError."""
     kind, _, where = coordination.partition(":")
-    return EmbeddedStore(where) if kind == "embedded" else ZooKeeperStore(where)
+    return EmbeddedStore(where) if kind == "embedded" else ZooKeeperStore(where, security=zookeeper)
 
 
 class StoreLink:
@@ -77,14 +78,18 @@ class StoreLink:
 
     async def run(self) -> None:
         """Keep a session until cancelled."""
+        refused = ""
         while True:
             self._lost.clear()
             connect = partial(self._store.connect, self._timeout_ms, self._ended)
             try:
                 session = await self._loop.run_in_executor(self._pool, connect)
             except CoordinationError as error:
-                _log.warning("no session with the coordination store: %s", error)
+                if str(error) != refused:  # a wrong password is refused several times a second
+                    _log.warning("no session with the coordination store: %s", error)
+                refused = str(error)
             else:
+                refused = ""
                 self._session, self._watches = session, {}
                 self._connected.set()
                 self._on_session(session.id)
