@@ -23,12 +23,13 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-micro bench-cluster wheel clean distclean
+.PHONY: help setup test test-long hostile audit interop lint docs demo spark-cluster bench bench-micro bench-cluster wheel clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
 	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
 	@echo "make hostile    what outsiders may try: the tests of tests/hostile, which make test runs too"
+	@echo "make audit      known vulnerabilities of the packages in .venv, by pip-audit (needs the Internet)"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make docs       the documentation, into build/docs; a warning is an error"
 	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed"
@@ -55,6 +56,9 @@ test-long: $(BUILT)
 
 hostile: $(BUILT)
 	@$(RUN) -m pytest tests/hostile $(ARGS)
+
+audit: $(INSTALLED)
+	@$(RUN) -m tests.packaging.audit $(ARGS)
 
 interop: $(BUILT)
 	@$(RUN) -m pytest tests/interop $(ARGS)

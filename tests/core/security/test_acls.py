@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from kreplog.coord.memory import MemoryStore
-from kreplog.core import nodes
+from kreplog.core import nodes, whole_nodes
 from kreplog.core.request_calls import carry_out
-from kreplog.core.security import acl_requests
 from kreplog.core.security.acl_requests import create_acls, decode, delete_acls, encode, read_acls
 from kreplog.core.security.acls import (
     CLUSTER_NAME,
@@ -204,7 +203,7 @@ def test_concurrent_writers_lose_nothing(store: MemoryStore) -> None:
 
 
 def test_writers_that_others_always_precede_give_up(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_requests, "RETRY_MS", 0)
+    monkeypatch.setattr(whole_nodes, "RETRY_MS", 0)
     numbers = iter(range(1000))
     calls = Calls(store, lambda: carry_out(create_acls([numbered(next(numbers))]), Calls(store)))
     with pytest.raises(CoordinationError, match="concurrent"):

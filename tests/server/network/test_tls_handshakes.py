@@ -105,11 +105,11 @@ def test_servers_that_a_client_does_not_trust_are_refused_by_it(certificates: Ce
     refusal(certificates, lambda echo: exchange(echo, trusting(stranger)))
 
 
-@pytest.mark.filterwarnings("ignore:.*TLSv1_1 is deprecated:DeprecationWarning")
-def test_tls_1_1_is_refused(certificates: Certificates) -> None:
+@pytest.mark.filterwarnings("ignore:.*TLSv1(_1)? is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1"])
+def test_older_versions_of_tls_are_refused(certificates: Certificates, version: str) -> None:
     context = trusting(certificates)
-    context.minimum_version = ssl.TLSVersion.TLSv1_1
-    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
     context.set_ciphers("DEFAULT@SECLEVEL=0")
     refusal(certificates, lambda echo: exchange(echo, context))
 
@@ -278,6 +278,27 @@ def _damaged(echo: Echo, context: ssl.SSLContext, draw: random.Random, flight: i
 
 
 # Certificates that change
+
+
+def test_a_certificate_whose_ca_is_no_longer_trusted_is_refused(certificates: Certificates, tmp_path: Path) -> None:
+    """So are certificates revoked: their CA is taken out of the truststore, and the other clients get new ones."""
+
+    async def scenario() -> None:
+        trusted = tmp_path / "trusted.pem"
+        shutil.copy(certificates.truststore, trusted)
+        echo = Echo(certificates, client_auth="required", truststore=str(trusted))
+        await exchange(echo, own(certificates))
+        standing = await Client.connect(echo, own(certificates))
+        trusted.write_bytes(Path(Certificates(tmp_path / "new", "new CA").truststore).read_bytes())
+        assert echo.tls.context.reload() == ""
+        with pytest.raises((OSError, EOFError)):
+            await exchange(echo, own(certificates))
+        standing.writer.write(request(b"still here"))  # until it is closed, as SECURITY.md says
+        await standing.response()
+        standing.writer.close()
+        echo.server.close()
+
+    run(scenario)
 
 
 def test_certificates_are_reloaded_and_half_written_ones_are_not(certificates: Certificates, tmp_path: Path) -> None:
