@@ -81,7 +81,8 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.core.security", "kreplog.core.quotas"},
     # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
     "kreplog.console": EVERYWHERE
-    | {"kreplog.batches", "kreplog.client", "kreplog.core.security", "kreplog.log", "kreplog.wire"},
+    | {"kreplog.batches", "kreplog.client", "kreplog.log", "kreplog.wire"}
+    | {"kreplog.core.messages", "kreplog.core.security"},
     # sim: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}

@@ -40,7 +40,7 @@ def leader_of(admin: AdminClient, at: TopicPartition) -> int:
 
 def fetch_batches(admin: AdminClient, leader: int, at: TopicPartition, offset: int, max_bytes: int) -> FetchedPartition:
     """The committed batches from the one with `offset` on, `max_bytes` or one batch; none where `offset` is outside of
-    the log, with the log's bounds. Raises TopicRequestError where `leader` does not serve them."""
+    the log. Raises TopicRequestError where `leader` does not serve them."""
 
     async def request(_: int, client: BrokerClient) -> FetchedPartition:
         header = client.header(ApiKey.FETCH, FETCH_VERSION)
@@ -55,7 +55,9 @@ def fetch_batches(admin: AdminClient, leader: int, at: TopicPartition, offset: i
             f"{at}: its leader, broker {leader}, does not respond; another may be elected: try again"
         )
     if fetched.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-        raise TopicRequestError(f"{at}: broker {leader} does not serve its records ({fetched.error.name}): try again")
+        raise TopicRequestError(
+            f"{at}: broker {leader} does not serve its records ({fetched.error.name}): {_advice(fetched.error)}"
+        )
     return fetched
 
 
@@ -75,5 +77,12 @@ def produce_batch(admin: AdminClient, leader: int, at: TopicPartition, batch: by
             f"{at}: its leader, broker {leader}, has not acknowledged the record in time: look whether it was appended"
         )
     if produced.error is not ErrorCode.NONE:
-        raise TopicRequestError(f"{at}: broker {leader} refused the record: {produced.error.name}")
+        raise TopicRequestError(
+            f"{at}: broker {leader} refused the record ({produced.error.name}): {_advice(produced.error)}"
+        )
     return produced.base_offset
+
+
+def _advice(error: ErrorCode) -> str:
+    denied = error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return "no ACL allows it to this principal" if denied else "another may lead now: try again"

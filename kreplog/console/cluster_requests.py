@@ -20,6 +20,7 @@ from kreplog.client.user_admin import users
 from kreplog.console.client_threads import ThreadClients
 from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
 from kreplog.console.record_pages import FETCH_BYTES, field_of, read_page
+from kreplog.core.messages import EARLIEST, LATEST
 from kreplog.core.security.acls import AclFilter
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
@@ -42,16 +43,15 @@ def records(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
     """As read_page."""
     at = partition_in(parameters)
     leader = leader_of(clients.admin, at)
-    bounds = fetch_batches(clients.admin, leader, at, 2**62, 1)
 
-    def offset_at(time_ms: int) -> int | None:
-        found = list_offsets(clients.connections, [at], time_ms, deadline())[at]
+    def offset_at(timestamp: int) -> int | None:
+        found = list_offsets(clients.connections, [at], timestamp, deadline())[at]
         return None if found is None else found.offset
 
     def fetch(offset: int) -> memoryview:
         return memoryview(fetch_batches(clients.admin, leader, at, offset, FETCH_BYTES).records)
 
-    return read_page(parameters, bounds.log_start_offset, bounds.high_watermark, offset_at, fetch)
+    return read_page(parameters, offset_at(EARLIEST) or 0, offset_at(LATEST) or 0, offset_at, fetch)
 
 
 def record_field(clients: ThreadClients, parameters: Parameters) -> bytes | None:

@@ -34,6 +34,7 @@ class FakeSource:
         )
         self.error: Exception | None = None
         self.read_names: list[tuple[str, dict[str, str]]] = []
+        self.answers: dict[str, dict[str, Any]] = {}
         self.acts: list[tuple[str, dict[str, str], str | None]] = []
         self.closed = False
 
@@ -49,7 +50,7 @@ class FakeSource:
         self.read_names.append((name, dict(parameters)))
         if name == "nothing":
             raise UsageError("there is nothing")
-        return {"name": name, "sizes": {}}
+        return self.answers.get(name, {"name": name, "sizes": {}})
 
     async def record_field(self, parameters: Mapping[str, str]) -> bytes | None:
         return b"<script>alert(1)</script>"
@@ -114,9 +115,11 @@ class Console:
 
 
 @contextmanager
-def serving(source: Source, *, origin: str = "", bearer: str = "", allow_writes: bool = False) -> Iterator[Console]:
-    """A console of `source` on a free port."""
-    with web_server.listen(0) as listening:
+def serving(
+    source: Source, *, port: int = 0, origin: str = "", bearer: str = "", allow_writes: bool = False
+) -> Iterator[Console]:
+    """A console of `source`. port: 0 for any free one."""
+    with web_server.listen(port) as listening:
         console = Console(listening.getsockname()[1])
         ready, failures = threading.Event(), []
         loop = asyncio.new_event_loop()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -192,7 +193,45 @@ def test_names_and_records_are_never_markup(browser: Browser, tmp_path: Path) ->
         assert visit.page.locator("img, body script").count() == 0
 
 
-def test_reload_back_and_a_session_that_ended(browser: Browser) -> None:
+def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
+    source, name = FakeSource(), HOSTILE[0]
+    member = {"member_id": name, "instance_id": name, "client_id": name, "host": name, "partitions": [name]}
+    offset = {"topic": name, "partition": 0, "offset": 1, "log_end_offset": 3, "lag": 2, "member_id": name}
+    overview = {"group": name, "state": name, "type": name, "protocol_type": name}
+    facts = {"state": name, "protocol": name, "epoch": None, "coordinator": name, "lag": 2}
+    source.answers = {
+        "groups": {"groups": [overview]},
+        "group": {**facts, "members": [member], "offsets": [offset]},
+        "topic-settings": {"settings": [{"name": name, "value": name, "source": name}]},
+        "users": {"users": [{"user": name, "mechanisms": {name: 1}}]},
+        "acls": {"acls": [dict.fromkeys(("resource", "principal", "host", "operation", "permission"), name)]},
+    }
+    with visiting(browser, source) as visit:
+        for path in ("groups", f"groups/{name}", "settings/topic/t", "settings/users", "settings/acls"):
+            visit.page.goto(f"{visit.console.origin}/#/{quote(path)}")
+            sees(visit.page, name, "td")
+            assert visit.page.locator("img, body script").count() == 0
+
+
+def test_a_console_that_ends_and_one_that_follows(browser: Browser) -> None:
+    source = FakeSource()
+    context = browser.new_context()
+    try:
+        with serving(source) as console:
+            visit = Visit(console, context)
+            sees(visit.page, "Healthy: 2 brokers")
+        sees(visit.page, "The console does not respond", "#banner")
+        with serving(source, port=console.port) as console:
+            sees(visit.page, "This page has no session any more", "#banner")
+            context.new_page().goto(f"{console.origin}{LOGIN}?token={console.tokens[-1]}")
+            visit.page.locator("#banner").wait_for(state="hidden")
+            source.now = replace(source.now, controller=-1)
+            sees(visit.page, "there is no controller", "#health")
+    finally:
+        context.close()
+
+
+def test_reload_back_and_two_tabs(browser: Browser) -> None:
     source = FakeSource()
     with visiting(browser, source) as visit:
         page = visit.page

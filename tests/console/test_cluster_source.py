@@ -89,6 +89,30 @@ def test_the_snapshot_and_the_offsets_of_replicas(cluster: LocalCluster) -> None
     asyncio.run(run())
 
 
+def test_a_broker_that_hangs_does_not_hold_up_the_others(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        source = source_of(cluster)
+        first = await source.snapshot()
+        suspended = next(broker for broker in sorted(first.brokers) if broker != first.controller)
+        os.kill(clusters.pid_of(cluster, suspended), signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(clusters.WITHIN_S):
+                while suspended not in (snapshot := await source.snapshot()).silent:
+                    await asyncio.sleep(0)
+            assert f"broker {suspended} does not respond" in snapshot.health()
+            rows = snapshot.topics["events"].partitions
+            states = {each["broker"]: each["state"] for each in (await source.replicas("events", rows))[0]}
+            assert states.pop(suspended) == "down" and "down" not in states.values()
+        finally:
+            os.kill(clusters.pid_of(cluster, suspended), signal.SIGCONT)
+        async with asyncio.timeout(clusters.WITHIN_S):
+            while (snapshot := await source.snapshot()).problems():
+                await asyncio.sleep(0.05)
+        await source.close()
+
+    asyncio.run(run())
+
+
 def test_records(console: Console) -> None:
     page = get(console, "records", topic="events", partition=0)
     assert (offsets(page), page["high_watermark"]) == (list(range(10)), 10)
