@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from kreplog.errors import AuthenticationError
 from kreplog.server.security import json_web_keys
 from kreplog.server.security.json_web_keys import MAX_DOCUMENT_BYTES, JsonWebKeys, fetch, parse_keys
 from kreplog.server.security.oauth_tokens import TokenValidator
+from tests.certificates import HOSTS, Certificates
 from tests.tokens import AUDIENCE, ISSUER, Issuer, encoded
 
 WITHIN_S = 20.0
@@ -398,3 +400,21 @@ def test_an_endpoint_that_hangs_is_given_up(endpoint: Endpoint, monkeypatch: pyt
     with pytest.raises(TimeoutError, match="was not sent within"):
         fetch(endpoint.url)
     ended.set()
+
+
+def test_an_endpoint_of_https_needs_a_certificate_that_is_trusted(
+    issuer: Issuer, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = Certificates(tmp_path / "ca")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.keystore("issuer", HOSTS))
+    endpoint.server.socket = context.wrap_socket(endpoint.server.socket, server_side=True)
+    endpoint.serve(issuer.document())
+    url = endpoint.url.replace("http:", "https:")
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        fetch(url)
+    monkeypatch.setenv("SSL_CERT_FILE", certificates.truststore)
+    assert fetch(url) == issuer.document()
+    context.load_cert_chain(certificates.keystore("another", ("another.test",)))
+    with pytest.raises(OSError, match="IP address mismatch"):
+        fetch(url)
