@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from tests.client_libraries.test_sasl import TOPIC, with_listeners
 from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end
 from tests.tokens import Issuer
 
+aiokafka: Any = pytest.importorskip("aiokafka", reason="needs aiokafka, of the extra `dev`")
+aiokafka_abc: Any = pytest.importorskip("aiokafka.abc", reason="needs aiokafka, of the extra `dev`")
 confluent: Any = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka, of the extra `dev`")
 
 PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
@@ -113,6 +117,25 @@ def test_librdkafka_goes_on_when_its_token_expires(secured: Secured, protocol: s
         assert producer.flush(WITHIN_S) == 0
     assert not failed
     assert not errors
+
+
+@every_protocol
+def test_aiokafka_produces(secured: Secured, protocol: str) -> None:
+    class Tokens(aiokafka_abc.AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+        async def token(self) -> str:
+            return secured.issuer.token("alice")
+
+    settings = {**secured.of_kafka_python(protocol), "sasl_oauth_token_provider": Tokens()}
+    cafile = settings.pop("ssl_cafile")
+    if protocol == "SASL_SSL":
+        settings["ssl_context"] = ssl.create_default_context(cafile=cafile)
+
+    async def produce() -> int:
+        async with aiokafka.AIOKafkaProducer(**settings) as producer:
+            sent = await producer.send_and_wait(TOPIC, b"of aiokafka")
+            return int(sent.offset)
+
+    assert asyncio.run(produce()) >= 0
 
 
 def test_a_token_of_another_issuer_is_refused(secured: Secured, tmp_path: Path) -> None:

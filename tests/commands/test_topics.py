@@ -13,6 +13,7 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.client.replica_rows import replica_rows
 from kreplog.client.replica_states import ReplicaState
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands import connecting
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -91,6 +92,11 @@ def test_a_new_topic_that_the_first_broker_does_not_know_yet(on_trio: Kreplog, m
     (partition,) = described(on_trio, "young")
     assert partition["isr"] == [partition["leader"]]
     assert on_trio("topic", "describe", "missing").err.startswith("kreplog: topic missing: there is no such topic")
+
+
+def test_without_a_login_no_request_of_its_own_checks_it(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "AdminClient", None)
+    assert on_trio("topic", "list").code == 0
 
 
 def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:
