@@ -193,6 +193,33 @@ def test_names_and_records_are_never_markup(browser: Browser, tmp_path: Path) ->
         assert visit.page.locator("img, body script").count() == 0
 
 
+def test_long_records_damaged_batches_and_new_ones(browser: Browser, tmp_path: Path) -> None:
+    with Log.open(tmp_path / "t-0") as log:
+        log.append(b"first")
+        log.append(b"damaged")
+        log.append(b"[" + b"1," * 499_000 + b"2]")
+    (segment,) = (tmp_path / "t-0").glob("*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"damaged", b"changed"))
+    with visiting(browser, DirectorySource(tmp_path)) as visit:
+        page = visit.page
+        page.goto(f"{visit.console.origin}/#/records/t/0")
+        sees(page, "3 batches, 1 damaged")
+        sees(page, "damaged: the CRC-32C does not match")
+        sees(page, "first", "pre")
+        long = page.locator("tbody tr", has_text="show all")
+        assert len(long.locator("pre").text_content() or "") < 5000
+        with page.expect_download() as saved:
+            long.get_by_role("link", name="save").click()
+        assert saved.value.path().stat().st_size == 998_003
+        long.get_by_role("button", name="show all").click()
+        page.get_by_role("button", name="show all").wait_for(state="detached")
+        assert len(page.locator("pre").last.text_content() or "") == 998_003
+        page.get_by_label("follow").check()
+        with Log.open(tmp_path / "t-0") as log:
+            log.append(b"new")
+        sees(page, "new", "pre")
+
+
 def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
     source, name = FakeSource(), HOSTILE[0]
     member = {"member_id": name, "instance_id": name, "client_id": name, "host": name, "partitions": [name]}
