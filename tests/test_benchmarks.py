@@ -250,6 +250,19 @@ def test_tls_is_measured_beside_plaintext(tmp_path: Path) -> None:
         assert re.search(rf"{row}, .*PLAINTEXT.*SSL.*TLS to plaintext", printed)
 
 
+def test_quotas_are_measured(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_quotas", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
+    for row in (
+        "produce, quotas own",
+        "fetch, quotas of others",
+        "alone",
+        "beside a noisy one",
+        "beside one at its quota",
+    ):
+        assert re.search(rf"{row}.*: [\d.,]+ (ms|requests/s), [\d.]+ ", printed)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_queues_run(tmp_path: Path) -> None:
     printed = python("-m", "benchmarks.bench_queue", "--quick", "--directory", str(tmp_path))
     assert all(queue.name in printed for queue in bench_queue.QUEUES), "each takes part, or is said to be missing"

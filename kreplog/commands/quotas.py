@@ -87,8 +87,8 @@ def set_quotas(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set quotas of each broker: bytes produced and fetched by the second, percent of its time for requests, partitions
-    created and deleted by the second. Those of the entity that are not named stay as they are."""
+    """Set quotas of each broker: bytes produced and fetched by the second, CPU time of requests in percent of a
+    processor, partitions created and deleted by the second. Those of the entity that are not named stay as they are."""
     operations = [(key, _number(key, value), False) for key, value in (pair("quota", text) for text in quotas)]
     alteration = _alteration(_required(user, user_defaults, client, client_defaults), operations)
     _alter(alteration, cluster, bootstrap, command_config)

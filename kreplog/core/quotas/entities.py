@@ -30,8 +30,8 @@ _LONG_ERROR = 1e-6
 
 
 class QuotaKey(StrEnum):
-    """The kinds of quotas: bytes by the second of produce requests and of consumers' fetch responses, percent of the
-    event loop's time, partitions created and deleted by the second."""
+    """The kinds of quotas: bytes by the second of produce requests and of consumers' fetch responses, CPU time of
+    requests in percent of a processor, partitions created and deleted by the second."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -88,29 +88,45 @@ def check_quota(key: str, value: float) -> float:
     return round(value) if key in _INTEGERS else float(value)
 
 
+ClientLimits = Mapping[str, tuple[QuotaEntity, float]]
+"""The quotas that hold for a client by QuotaKey, each with its entity."""
+
+MAX_CLIENTS = 10_000
+MAX_NAME_CHARS = 300
+"""Clients whose quotas are remembered, none with a longer client id: names come from clients."""
+
+
 class QuotaLimits:
     """The quotas of a cluster, for look-ups. quotas: as they are stored."""
 
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
-        self._by_key: dict[str, dict[QuotaEntity, float]] = {}
-        for entity, values in quotas.items():
-            for key, value in values.items():
-                self._by_key.setdefault(key, {})[entity] = value
+        self._by_client: dict[tuple[str, str], ClientLimits] = {}
 
-    def has(self, key: QuotaKey) -> bool:
-        """Whether there is any quota of that kind."""
-        return key in self._by_key
+    def of_client(self, user: str, client_id: str) -> ClientLimits:
+        """The quotas that hold for a client."""
+        found = self._by_client.get((user, client_id))
+        if found is None:
+            found = {key: limit for key in QuotaKey if (limit := self._find(key, user, client_id)) is not None}
+            if len(self._by_client) >= MAX_CLIENTS:
+                self._by_client.clear()
+            if len(client_id) <= MAX_NAME_CHARS:
+                self._by_client[user, client_id] = found
+        return found
 
     def find(self, key: QuotaKey, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
         """The entity whose quota holds for a client, and the quota; None if there is none."""
-        limits = self._by_key.get(key)
-        if limits is not None:
-            for entity in _precedence(user, client_id):
-                limit = limits.get(entity)
-                if limit is not None:
-                    return entity, limit
+        return self.of_client(user, client_id).get(key)
+
+    def _find(self, key: QuotaKey, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
+        for entity in _precedence(user, client_id):
+            limit = self.quotas.get(entity, _NONE).get(key)
+            if limit is not None:
+                return entity, limit
         return None
+
+
+_NONE: Mapping[str, float] = {}
 
 
 def _precedence(user: str, client_id: str) -> Iterator[QuotaEntity]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
+from kreplog.core.quotas.entities import DEFAULT, MAX_NAME_CHARS, QuotaEntity, QuotaKey, QuotaLimits
 from kreplog.core.quotas.windows import QuotaWindow, SampledRate, TokenBucket
 
 MAX_SENSORS = 5000
@@ -65,6 +65,10 @@ class ClientQuotaManager:
         for _, _, sensor in self._all():
             sensor.until_ms = sensor.throttle_ms = 0
 
+    def has_quota(self, user: str, client_id: str) -> bool:
+        """Whether any quota holds for the client."""
+        return bool(self.limits.of_client(user, client_id))
+
     def remaining_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
         """The time for which the client is still throttled by a quota of that kind."""
         found = self.limits.find(key, user, client_id)
@@ -78,21 +82,23 @@ class ClientQuotaManager:
         sensor = self._sensor(key, user, client_id, now_ms)
         if sensor is None:
             return 0
-        sensor.rate.record(value, self._window, now_ms)
-        throttle_ms = sensor.rate.throttle_ms(sensor.limit, self._window, now_ms)
+        throttle_ms = self._use(sensor, value, now_ms)
         if key is QuotaKey.REQUEST_PERCENTAGE:
             throttle_ms = min(throttle_ms, self._window.size_ms)
         return _throttle(sensor, throttle_ms, now_ms)
 
+    def _use(self, sensor: QuotaSensor, value: float, now_ms: int) -> int:
+        sensor.rate.record(value, self._window, now_ms)
+        return sensor.rate.throttle_ms(sensor.limit, self._window, now_ms)
+
     def record_fetch(self, user: str, client_id: str, value: float, now_ms: int) -> tuple[bool, int]:
         """As `record` of fetched bytes; returns whether they may be sent, too. Where that exceeds the quota they are
         not, and not counted; unless the client has used nothing lately, and would never be allowed to."""
-        key = QuotaKey.CONSUMER_BYTE_RATE
-        sensor = self._sensor(key, user, client_id, now_ms)
+        sensor = self._sensor(QuotaKey.CONSUMER_BYTE_RATE, user, client_id, now_ms)
         if sensor is None:
             return True, 0
         idle = sensor.rate.rate(self._window, now_ms) == 0
-        throttle_ms = self.record(key, user, client_id, value, now_ms)
+        throttle_ms = _throttle(sensor, self._use(sensor, value, now_ms), now_ms)
         if throttle_ms and not idle:
             sensor.rate.record(-value, self._window, now_ms)
         return idle or not throttle_ms, throttle_ms
@@ -141,7 +147,7 @@ class ClientQuotaManager:
     def _existing(self, key: QuotaKey, entity: QuotaEntity, user: str, client_id: str) -> QuotaSensor | None:
         sensors = self._sensors[key]
         sensor = sensors.get(_of_client(entity, user, client_id))
-        if sensor is None and len(sensors) >= MAX_SENSORS:
+        if sensor is None and (len(sensors) >= MAX_SENSORS or len(client_id) > MAX_NAME_CHARS):
             return self._shared.get((key, entity))
         return sensor
 
@@ -155,7 +161,7 @@ class ClientQuotaManager:
         sensor = sensors.pop(of_client, None)
         if sensor is None:
             self._drop_idle(sensors, now_ms)
-            if len(sensors) >= MAX_SENSORS:
+            if len(sensors) >= MAX_SENSORS or len(client_id) > MAX_NAME_CHARS:
                 sensor = self._shared.setdefault((key, entity), QuotaSensor())
             else:
                 sensor = QuotaSensor()

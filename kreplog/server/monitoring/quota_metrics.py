@@ -12,13 +12,10 @@ from kreplog.server.monitoring.group_metrics import Metric
 MAX_CLIENTS = 100
 """Clients of each kind of quota that are shown, those that use most: names come from clients."""
 
-MAX_NAME_CHARS = 300
-"""Longer names of clients are cut."""
-
 _NAMES = {
     QuotaKey.PRODUCER_BYTE_RATE: ("produce", "byte_rate", "Bytes of Produce requests by the second."),
     QuotaKey.CONSUMER_BYTE_RATE: ("fetch", "byte_rate", "Bytes of records that consumers fetch by the second."),
-    QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "Percent of the event loop's time, of requests."),
+    QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "CPU time of requests, in percent of a processor."),
     QuotaKey.CONTROLLER_MUTATION_RATE: ("controllermutation", "tokens", "Partitions that may be created or deleted."),
 }
 
@@ -47,5 +44,4 @@ def _labels(entity: QuotaEntity) -> str:
 
 def _escaped(name: str | None) -> str:
     """A label's value, which is hostile."""
-    text = (name or "")[:MAX_NAME_CHARS]
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return (name or "").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,16 +1,16 @@
 """RequestCharge: what a request charges to the quotas of its client, and for how long that is throttled.
 
 Bytes of a Produce are charged when it has arrived, those of a consumer's Fetch when its response is made, time when the
-response is sent: the event loop's, and that of threads that decode and encode for the request. Requests of other
-brokers have no charge, nor have those of SASL.
+response is sent: CPU time of the event loop, and of threads that decode and encode for the request, so that a busy
+machine makes no request more expensive. Requests of other brokers have no charge, nor have those of SASL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic_ns, thread_time_ns
+from time import thread_time_ns
 from typing import Any, TypeVar
 
 from kreplog.core.messages import FetchRequest, FetchResponse
@@ -24,10 +24,13 @@ from kreplog.wire.versions import ApiKey
 
 EXEMPT = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
-STRICT_FROM = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
+STRICT_FROM: Mapping[int, int] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
 """By API key: the first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
-_BYTES = {ApiKey.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE, ApiKey.FETCH: QuotaKey.CONSUMER_BYTE_RATE}
+_OF_PRODUCE = (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
+_OF_FETCH = (QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
+_OF_OLD_MUTATIONS = (QuotaKey.CONTROLLER_MUTATION_RATE, QuotaKey.REQUEST_PERCENTAGE)
+_OF_OTHERS = (QuotaKey.REQUEST_PERCENTAGE,)
 
 _PERCENT_SECONDS = 100 / 1e9
 """By nanosecond."""
@@ -36,30 +39,32 @@ _PERCENT_SECONDS = 100 / 1e9
 T = TypeVar("T")
 
 
-def remaining_ms(manager: ClientQuotaManager, header: RequestHeader, principal: Principal) -> int:
-    """The time for which a request must wait, since its client has exceeded quotas, on this or another connection."""
-    key = ApiKey(header.api_key)
-    if key in EXEMPT:
-        return 0
-    charged = [QuotaKey.REQUEST_PERCENTAGE]
-    if key in _BYTES:
-        charged.append(_BYTES[key])
-    elif header.api_version < STRICT_FROM.get(key, 0):
-        charged.append(QuotaKey.CONTROLLER_MUTATION_RATE)
-    user, client_id, now_ms = principal.name, header.client_id or "", monotonic_ms()
-    return max(manager.remaining_ms(each, user, client_id, now_ms) for each in charged)
-
-
 def begin_charge(
     manager: ClientQuotaManager, header: RequestHeader, principal: Principal, size: int
-) -> RequestCharge | None:
-    """The charge of a request of `size` bytes; None for one that is exempt."""
-    if header.api_key in EXEMPT:
-        return None
-    charge = RequestCharge(manager, header, principal.name)
+) -> tuple[RequestCharge | None, int]:
+    """The charge of a request of `size` bytes, None for one that no quota holds for; and the time in ms for which it
+    must wait first, since its client has exceeded quotas, on this or another connection: nothing is charged before."""
+    user, client_id = principal.name, header.client_id or ""
+    if not manager.has_quota(user, client_id) or header.api_key in EXEMPT:
+        return None, 0
+    now_ms = monotonic_ms()
+    for key in _charged(header):
+        remaining_ms = manager.remaining_ms(key, user, client_id, now_ms)
+        if remaining_ms:
+            return None, remaining_ms
+    charge = RequestCharge(manager, header, user, client_id)
     if header.api_key == ApiKey.PRODUCE:
         charge.produced(size)
-    return charge
+    return charge, 0
+
+
+def _charged(header: RequestHeader) -> Sequence[QuotaKey]:
+    """The quotas for which a request waits."""
+    if header.api_key == ApiKey.PRODUCE:
+        return _OF_PRODUCE
+    if header.api_key == ApiKey.FETCH:
+        return _OF_FETCH
+    return _OF_OLD_MUTATIONS if header.api_version < STRICT_FROM.get(header.api_key, 0) else _OF_OTHERS
 
 
 class RequestCharge:
@@ -68,11 +73,11 @@ class RequestCharge:
 
     __slots__ = ("_client_id", "_entered_ns", "_header", "_manager", "_spent_ns", "_user", "throttle_ms", "withhold")
 
-    def __init__(self, manager: ClientQuotaManager, header: RequestHeader, user: str) -> None:
+    def __init__(self, manager: ClientQuotaManager, header: RequestHeader, user: str, client_id: str) -> None:
         self._manager = manager
         self._header = header
         self._user = user
-        self._client_id = header.client_id or ""
+        self._client_id = client_id
         self._spent_ns = self._entered_ns = 0
         self.throttle_ms = 0
         self.withhold: Callable[[FetchResponse], FetchResponse] = lambda response: response
@@ -96,18 +101,18 @@ class RequestCharge:
 
     def mutate(self, mutations: int) -> bool:
         """Whether partitions may be created or deleted, so many."""
-        strict = self._header.api_version >= STRICT_FROM.get(ApiKey(self._header.api_key), 0)
+        strict = self._header.api_version >= STRICT_FROM.get(self._header.api_key, 0)
         throttle_ms = self._manager.take_tokens(self._user, self._client_id, mutations, monotonic_ms(), strict=strict)
         self._throttle(throttle_ms)
         return not (strict and throttle_ms)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Charge the time that the body takes on the event loop; once, if bodies are nested."""
+        """Charge the CPU time that the body takes on the event loop; once, if bodies are nested."""
         if self._entered_ns:
             yield
             return
-        self._entered_ns = monotonic_ns()
+        self._entered_ns = thread_time_ns()
         try:
             yield
         finally:
@@ -115,11 +120,11 @@ class RequestCharge:
 
     def _leave(self) -> None:
         if self._entered_ns:
-            self._spent_ns += monotonic_ns() - self._entered_ns
+            self._spent_ns += thread_time_ns() - self._entered_ns
             self._entered_ns = 0
 
     def in_thread(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Charge the time that a call takes in a thread."""
+        """Charge the CPU time that a call takes in a thread."""
 
         def measured(*arguments: Any) -> T:
             began_ns = thread_time_ns()
@@ -131,12 +136,11 @@ class RequestCharge:
         return measured
 
     def finish(self, frame: Sequence[Any]) -> Sequence[Any]:
-        """Charge the time, and return the frame of the response with its throttle_time_ms. frame: empty where none is
-        sent, after acks=0, whose time is not charged."""
+        """Charge the time so far, and return the frame of the response with its throttle_time_ms. frame: empty where
+        none is sent, such as after acks=0, whose time is charged here."""
         self._leave()
-        if frame:
-            self._throttle(self._record(QuotaKey.REQUEST_PERCENTAGE, self._spent_ns * _PERCENT_SECONDS))
-            self._spent_ns = 0
+        self._throttle(self._record(QuotaKey.REQUEST_PERCENTAGE, self._spent_ns * _PERCENT_SECONDS))
+        self._spent_ns = 0
         return with_throttle_time(frame, self._header, self.throttle_ms) if self.throttle_ms else frame
 
     def _record(self, key: QuotaKey, value: float) -> int:

@@ -25,7 +25,7 @@ from kreplog.errors import InvariantError, PeerProtocolError, UsageError
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
-from kreplog.server.network.client_quotas import RequestCharge, begin_charge, remaining_ms
+from kreplog.server.network.client_quotas import RequestCharge, begin_charge
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
 from kreplog.server.network.connections import (
     ConnectionMemory,
@@ -256,12 +256,11 @@ class ClientConnection:
         context = RequestContext(self, header, self._connection.active_at)
         quotas = self._server.client_quotas
         if quotas.is_active and self._has_quotas:
-            delay_ms = remaining_ms(quotas, header, self.principal)
+            context.charge, delay_ms = begin_charge(quotas, header, self.principal, len(frame))
             if delay_ms:
                 self._connection.put_back(frame)
                 self.mute(delay_ms)
                 return
-            context.charge = begin_charge(quotas, header, self.principal, len(frame))
         self._in_flight.append(context)
         try:
             if sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms()):
@@ -376,6 +375,9 @@ class ClientConnection:
             self._connection.resume()
 
     def _on_closed(self) -> None:
+        for context in self._in_flight:
+            if context.charge is not None:
+                context.charge.finish(())  # also of a request that nobody can answer
         self._in_flight.clear()
         self.unmute()
         if self.authentication is not None:

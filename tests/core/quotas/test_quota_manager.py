@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kreplog.core.quotas import quota_manager
+from kreplog.core.quotas import entities, quota_manager
 from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
 from kreplog.core.quotas.windows import QuotaWindow
@@ -143,6 +143,23 @@ def test_a_flood_of_client_ids_takes_no_more_memory_and_shares_one_quota(monkeyp
     assert manager.record(PRODUCE, "u", "id-7", 1000, 0) == 0  # of a client that was there before
     manager.replace(QuotaLimits({ALICE: {PRODUCE: 1.0}}))
     assert len(manager) == 50
+
+
+def test_clients_with_long_ids_share_one_quota() -> None:
+    """Their names would take more memory than their sensors."""
+    manager = managing((EACH_ID, PRODUCE, 1000))
+    throttled = [manager.record(PRODUCE, "u", f"{number}{'x' * 32_000}", 1000, 0) for number in range(100)]
+    assert len(manager) == 1 and not any(throttled[:10]) and all(throttled[10:])
+    assert manager.remaining_ms(PRODUCE, "u", "y" * 301, 0) and not manager.remaining_ms(PRODUCE, "u", "y" * 300, 0)
+    assert len(manager.limits._by_client) == 1
+
+
+def test_the_quotas_of_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entities, "MAX_CLIENTS", 10)
+    limits = QuotaLimits({ALICE: {PRODUCE: 1.0}})
+    for number in range(100):
+        assert limits.find(PRODUCE, "alice", f"id-{number}") == (ALICE, 1.0)
+        assert len(limits._by_client) <= 10
 
 
 def test_sensors_in_use_are_shown() -> None:

@@ -430,3 +430,29 @@ def test_a_fetch_that_names_an_unknown_topic_leaves_no_session_behind(epoch: int
     assert begin(fetches, served).session_id == 0
     assert (len(fetches), fetches.partitions(7)) == (0, None)
     assert list(fetches.charges()) == []
+
+
+def test_what_was_not_sent_is_new_in_the_next_response() -> None:
+    """A high watermark alone, too, with which a throttled response comes no more."""
+    fetches = cache()
+    full = begin(fetches, request([position(0), position(1), position(2)], replica=CONSUMER))
+    full.finish([fetched(0), fetched(1), fetched(2)])
+    fetches.mark(tp(0))
+    fetches.mark(tp(1))
+    throttled = request(session=(7, 1), replica=CONSUMER)
+    response = begin(fetches, throttled).finish([fetched(0, 5, b"xx"), fetched(1, 3)])
+    assert len(response.partitions) == 2
+    assert fetches.not_sent(throttled, response) == 7
+    following = begin(fetches, request(session=(7, 2), replica=CONSUMER))
+    assert sorted(to_read(following)) == [0, 1]
+    assert sent(following, [fetched(0, 5, b"xx"), fetched(1, 3)]) == [0, 1]
+
+
+def test_a_session_whose_first_response_was_not_sent_ends() -> None:
+    fetches = cache()
+    throttled = request([position(0)], replica=CONSUMER)
+    response = begin(fetches, throttled).finish([fetched(0, 5, b"xx")])
+    assert fetches.not_sent(throttled, response) == 0
+    assert len(fetches) == 0
+    sessionless = request([position(0)], (0, -1), replica=CONSUMER)
+    assert fetches.not_sent(sessionless, begin(fetches, sessionless).finish([fetched(0, 5, b"xx")])) == 0

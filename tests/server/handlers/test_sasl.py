@@ -28,6 +28,7 @@ from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving, until_controlled
 from tests.server.loop import run, until
+from tests.server.network.quota_clients import set_quotas
 
 SALT = b"sixteen bytes ok"
 SCRAM_256, SCRAM_512 = SCRAM_MECHANISMS
@@ -618,5 +619,22 @@ def test_no_password_is_in_the_store(tmp_path: Path) -> None:
         modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "store").rglob("*") if path.is_file()}
         assert modes == {0}
         assert os.stat(tmp_path / "store").st_mode & 0o077 == 0
+
+    run(work)
+
+
+def test_quotas_hold_for_the_user_that_has_logged_in_and_not_for_the_login(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with brokers(tmp_path) as (broker,):
+            for user in ("alice", "ANONYMOUS"):
+                await set_quotas(broker, {"user": user}, request_percentage=1e-6)
+            async with connected(broker) as client:
+                assert (await client.request(ApiKey.API_VERSIONS, 3)).throttle_time_ms == 0
+                assert (await authenticate(client)).error_code == 0
+                assert len(broker.server.muted) <= 1  # that of the operator
+                response = await client.request(ApiKey.METADATA, 12, topics=[])
+                assert response.throttle_time_ms == 1000
+            async with connected(broker) as again:
+                assert (await authenticate(again)).error_code == 0
 
     run(work)

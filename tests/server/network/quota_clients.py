@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceResponse as TheirProduceResponse
 
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from kreplog.server.broker import Broker
+from kreplog.server.monitoring import metrics
 from kreplog.server.network import client_quotas
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import fetch, produce
@@ -25,7 +26,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = 1_000_000
-        monkeypatch.setattr(client_quotas, "monotonic_ms", lambda: self.now_ms)
+        for module in (client_quotas, metrics):
+            monkeypatch.setattr(module, "monotonic_ms", lambda: self.now_ms)
 
     def after(self, broker: Broker, ms: int) -> None:
         """That time has passed, for mutes too, none of which has lasted longer."""

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog._native.batch import build
+from kreplog.core.quotas.entities import QuotaKey
 from kreplog.server.broker import Broker
 from kreplog.server.network import muted_connections
 from kreplog.wire.versions import ApiKey
@@ -202,16 +203,18 @@ def test_requests_of_every_kind_are_charged_with_their_time(tmp_path: Path, cloc
     with_broker(tmp_path, work)
 
 
-def test_acks_0_is_charged_with_its_bytes_and_not_its_time(tmp_path: Path, clock: Clock) -> None:
+def test_acks_0_is_charged_too(tmp_path: Path, clock: Clock) -> None:
+    """Kafka does not charge its time."""
+
     async def work(broker: Broker) -> None:
         client = Client(broker, "noisy")
         size = len(client.produce_frame(BATCH, 0))
-        await set_quotas(broker, ID, request_percentage=1e-6, producer_byte_rate=size // 4)  # 2.5 of them at once
+        await set_quotas(broker, ID, producer_byte_rate=size // 4)  # 2.5 of them at once
         _, writer = await asyncio.open_connection(*broker.address)
-        writer.write(client.produce_frame(BATCH, 0))
+        writer.write(client.produce_frame(BATCH, 0) * 2)
 
         async def appended() -> bool:
-            return broker.traffic.total.messages_in == 10
+            return broker.traffic.total.messages_in == 20
 
         await eventually(appended)
         assert len(broker.server.muted) == 0
@@ -223,8 +226,38 @@ def test_acks_0_is_charged_with_its_bytes_and_not_its_time(tmp_path: Path, clock
         await eventually(muted)
         assert broker.traffic.total.messages_in == 30
         writer.close()
+        await set_quotas(broker, ID, producer_byte_rate=None, request_percentage=1e-6)
+        _, writer = await asyncio.open_connection(*broker.address)
+        writer.write(client.produce_frame(BATCH, 0))
+        await eventually(muted)
+        writer.close()
 
     with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("request_is_good", [True, False])
+def test_a_client_that_closes_its_connection_is_charged_for_its_request(
+    tmp_path: Path, clock: Clock, request_is_good: bool
+) -> None:
+    async def work(broker: Broker) -> None:
+        await set_quotas(broker, ID, request_percentage=1e-6)
+        client = Client(broker, "noisy")
+        frame = client.produce_frame(BATCH, 1)
+        if not request_is_good:
+            frame = (len(frame) - 4 - 100).to_bytes(4, "big") + frame[4:-100]
+        _, writer = await asyncio.open_connection(*broker.address)
+        writer.write(frame)
+        if request_is_good:
+            writer.close()
+        await eventually(lambda: throttled(broker, clock))
+
+    with_broker(tmp_path, work)
+
+
+async def throttled(broker: Broker, clock: Clock) -> bool:
+    """Whether a client is, by the sensors."""
+    manager = broker.server.client_quotas
+    return manager.remaining_ms(QuotaKey.REQUEST_PERCENTAGE, "ANONYMOUS", "noisy", clock.now_ms) > 0
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -340,9 +373,11 @@ def test_followers_and_controllers_have_no_quota(tmp_path: Path, clock: Clock) -
 
             await eventually(all_limited)
             leader = brokers[0].topics.all["topic"].partitions[0].state.leader
-            response = await Client(brokers[leader], "writer").produce(BATCH, acks=-1)
-            assert response.responses[0].partition_responses[0].error_code == 0  # all replicas have it
-            assert response.throttle_time_ms == 1000
+            for _ in range(3):
+                response = await Client(brokers[leader], "writer").produce(BATCH, acks=-1)
+                assert response.responses[0].partition_responses[0].error_code == 0  # all replicas have it
+                assert response.throttle_time_ms == 1000
+                clock.after(brokers[leader], 1000)
 
     asyncio.run(main())
 
@@ -381,3 +416,30 @@ def test_topics_over_the_quota_of_mutations_are_refused(tmp_path: Path, clock: C
         waiting.cancel()
 
     with_broker(tmp_path, work)
+
+
+def test_quotas_hold_over_the_windows_that_settings_name(tmp_path: Path, clock: Clock) -> None:
+    windows = {
+        "quota_window_num": 2,
+        "quota_window_size_seconds": 3,
+        "controller_quota_window_num": 4,
+        "controller_quota_window_size_seconds": 2,
+    }
+
+    async def main() -> None:
+        async with serving(tmp_path, 0, **windows) as (broker,):
+            await until_controlled(broker)
+            await Client(broker, "creator").create("topic")
+            await set_quotas(broker, ID, producer_byte_rate=1000, controller_mutation_rate=1)
+            client = Client(broker, "noisy")
+            size = len(client.produce_frame(BATCH, 1)) - 4
+            assert (await client.produce(BATCH)).throttle_time_ms == round((size / 3 - 1000) / 1000 * 3000)
+            other = Client(broker, "noisy")
+            created = await other.create("a", "b", partitions=10)  # of eight that are allowed at once
+            assert ([topic.error_code for topic in created.topics], created.throttle_time_ms) == ([0, 89], 2000)
+            await set_quotas(broker, ID, request_percentage=1e-6)
+            clock.after(broker, 2000)
+            response = await other.call(ApiKey.METADATA, topics=[], allow_auto_topic_creation=False)
+            assert response.throttle_time_ms == 3000
+
+    asyncio.run(main())

@@ -1,0 +1,129 @@
+"""Muted connections whose clients close them, over TLS and plainly: noticed at once where the system reports it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import sys
+
+import pytest
+
+from kreplog.core.memory import MemoryAccount
+from kreplog.server.listeners import Listener
+from kreplog.server.network.connections import Frame
+from kreplog.server.network.serving import Limits, RequestContext, Server
+from tests.certificates import Certificates
+from tests.server.loop import run, until
+from tests.server.network.tls_clients import Ciphertext, Echo, aside, request, trusting
+
+DAY_MS = 86_400_000
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has epoll, which reports it")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("notified", [True, False])
+def test_over_tls(certificates: Certificates, version: ssl.TLSVersion, notified: bool) -> None:
+    """notified: the client sends close_notify, which nobody reads."""
+
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        context = trusting(certificates)
+        context.minimum_version = context.maximum_version = version
+        client = Ciphertext(echo, context)
+        await aside(client.shake_hands)
+        frame = request(b"content")
+        client.sock.sendall(client.encrypted(frame))
+        assert await aside(lambda: client.received(len(frame))) == frame
+        echo.contexts[0].client.mute(DAY_MS)
+        assert len(echo.server.muted) == 1
+        if notified:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.tls.unwrap()
+            client.sock.sendall(client.outgoing.read())
+        client.sock.close()
+        await until(lambda: echo.server.connections == 0)
+        assert len(echo.server.muted) == 0
+        echo.server.close()
+
+    run(scenario)
+
+
+def answering() -> tuple[Server, tuple[str, int], list[RequestContext]]:
+    contexts: list[RequestContext] = []
+    server = Server(Limits(1 << 20, 100, 1 << 20), MemoryAccount(1 << 30))
+
+    def take(context: RequestContext, frame: Frame) -> None:
+        contexts.append(context)
+        context.respond([len(frame).to_bytes(4, "big"), frame])
+
+    server.serve(take)
+    address = server.listen(Listener("127.0.0.1", 0))
+    return server, (address.host, address.port), contexts
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_plainly(reset: bool) -> None:
+    async def scenario() -> None:
+        server, address, contexts = answering()
+        client = socket.create_connection(address)
+        client.sendall(request(b""))
+        await until(lambda: len(contexts) == 1)
+        contexts[0].client.mute(DAY_MS)
+        if reset:
+            client.sendall(request(b""))  # which does not keep a broken connection open
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        await until(lambda: server.connections == 0)
+        assert len(server.muted) == 0
+        server.close()
+
+    run(scenario)
+
+
+def test_a_longer_mute_counts_and_a_shorter_one_does_not() -> None:
+    async def scenario() -> None:
+        server, address, contexts = answering()
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request(b""))
+        await until(lambda: len(contexts) == 1)
+        muted = contexts[0].client
+        muted.mute(DAY_MS)
+        ends = muted.idle_since
+        muted.mute(1)
+        assert muted.idle_since == ends
+        muted.mute(2 * DAY_MS)
+        assert muted.idle_since is not None and ends is not None and muted.idle_since > ends
+        writer.write(request(b""))
+        muted.unmute()
+        await until(lambda: len(contexts) == 2)
+        writer.close()
+        await until(lambda: server.connections == 0)
+        server.close()
+
+    run(scenario)
+
+
+def test_idle_connections_are_closed_only_after_their_mute() -> None:
+    async def scenario() -> None:
+        server, address, contexts = answering()
+        clients = [socket.create_connection(address) for _ in range(2)]
+        for client in clients:
+            client.sendall(request(b""))
+        await until(lambda: len(contexts) == 2)
+        muted, other = (context.client for context in contexts)
+        muted.mute(DAY_MS)
+        server.limits = Limits(1 << 20, 100, 1 << 20, max_idle_ms=0)
+        server._close_idle()
+        assert (muted.closed, other.closed) == (False, True)
+        muted.unmute()
+        server._close_idle()
+        assert muted.closed
+        for client in clients:
+            client.close()
+        server.close()
+
+    run(scenario)
