@@ -56,7 +56,7 @@ def root(
 
 @app.command()
 def simulate(
-    seeds: Annotated[str, typer.Option("--seeds", help="A seed, or FIRST:STOP (exclusive).")] = "0:100",
+    seeds: Annotated[str, typer.Option("--seeds", "--seed", help="A seed, or FIRST:STOP (exclusive).")] = "0:100",
     brokers: Annotated[str, typer.Option("--brokers", help="Number of brokers, or MIN..MAX.")] = "3..5",
     faults: Annotated[str, typer.Option("--faults", help="Kinds of faults, comma-separated; all; or none.")] = "all",
     log: Annotated[
@@ -65,6 +65,10 @@ def simulate(
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write a trace of the first failing seed, or else of the last, as JSON."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write the same seed as a page to step through, in one file for any browser."),
     ] = None,
     mutate: Annotated[
         str | None, typer.Option("--mutate", help="Break this rule on purpose: seeds should fail.")
@@ -80,13 +84,19 @@ def simulate(
     """Run a cluster in virtual time under random faults, and check every guarantee.
 
     Exits with status 1 if a guarantee is violated."""
+    from kreplog.replay.seed_page import PageFile
     from kreplog.sim import mutations, report
 
     if list_mutations:
         print(json.dumps(mutations.names()) if as_json else "\n".join(mutations.names()))
         return
     options = report.options_of(brokers, faults, log, mutate, only)
-    if not report.run(report.seeds_of(seeds), options, jobs, trace, as_json, keep_going):
+    files: list[report.SeedFile] = []
+    if trace is not None:
+        files.append(report.TraceFile(trace))
+    if html is not None:
+        files.append(PageFile(html))
+    if not report.run(report.seeds_of(seeds), options, jobs, files, as_json, keep_going):
         raise typer.Exit(1)
 
 

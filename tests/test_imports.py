@@ -77,16 +77,16 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
     | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.console"}
+    | {"kreplog.client", "kreplog.cluster", "kreplog.console", "kreplog.replay"}
     | {"kreplog.core.security", "kreplog.core.quotas"},
     # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
     "kreplog.console": EVERYWHERE
     | {"kreplog.batches", "kreplog.client", "kreplog.log", "kreplog.wire"}
     | {"kreplog.core.messages", "kreplog.core.security"},
-    # sim: `kreplog simulate`, imported when it is run.
+    # sim, replay: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
-    | {"kreplog.sim"},
+    | {"kreplog.replay", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,
@@ -147,6 +147,7 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
+    "kreplog.replay": EVERYWHERE | {"kreplog.sim", "kreplog.core.replication"},
     "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client"},
     "kreplog_jobs": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "pyspark_kreplog"},
 }

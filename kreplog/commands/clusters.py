@@ -25,6 +25,7 @@ from kreplog.commands.connecting import admin_client
 from kreplog.commands.console import console_app
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
+from kreplog.commands.log_replay import replay
 from kreplog.commands.options import (
     App,
     AsJson,
@@ -56,6 +57,7 @@ broker_app.command("alter")(alter)
 cluster_app.command("add-brokers")(add_brokers)
 cluster_app.command("rebalance")(rebalance)
 cluster_app.command("drain")(drain)
+cluster_app.command("replay")(replay)
 
 APPS = {
     "broker": broker_app,

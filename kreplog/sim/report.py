@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations, simulate
+from kreplog.sim.cluster import Cluster
 from kreplog.sim.history import Violation
 from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import explanation
@@ -63,8 +64,24 @@ def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: s
     return Options(counts, chosen, log, mutation, numbers)
 
 
-def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, as_json: bool, keep_going: bool) -> bool:
+class SeedFile(Protocol):
+    """A file about one run of a seed. option: of the command line that names the path."""
+
+    option: str
+    path: Path
+
+    def watch(self, cluster: Cluster) -> None:
+        """Called before the run begins."""
+
+    def write(self, result: Result, options: Options) -> None:
+        """Called after the run, which was traced."""
+
+
+def run(
+    seeds: Sequence[int], options: Options, jobs: int, files: Sequence[SeedFile], as_json: bool, keep_going: bool
+) -> bool:
     """Run the seeds and print the results; return whether all passed. keep_going: do not stop at the first failure.
+    files: written about the first failing seed, or else about the last.
 
     The first failing seed is shrunk by runs with fewer faults, unless its faults were chosen. Raises UsageError, before
     any seed is run; KeyboardInterrupt, once the results until then are printed.
@@ -72,8 +89,8 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     if options.only is not None:
         for seed in seeds:
             simulate.plan_of(seed, options)
-    if trace is not None:
-        _check_writable(trace)
+    for file in files:
+        _check_writable(file.option, file.path)
     started = time.perf_counter()
     results: list[Result] = []
     failed: list[Result] = []
@@ -102,11 +119,11 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
             print(f"seed {failed[0].seed} violates a guarantee; searching for a minimal set of faults")
         shrunk = simulate.shrink(failed[0], options, SHRINK_RUNS)
     facts = _facts(results, failed, options, shrunk, seconds)
-    if trace is not None or (shrunk is not None and not as_json):
+    if files or (shrunk is not None and not as_json):
         smaller, shown = shrunk or (options, results[-1])
-        traced = simulate.run_seed(shown.seed, smaller, traced=True)
-        if trace is not None:
-            _write_trace(trace, traced, smaller)
+        traced = simulate.run_seed(shown.seed, smaller, True, [file.watch for file in files])
+        for file in files:
+            file.write(traced, smaller)
         if shrunk is not None and not as_json:
             explain(traced, smaller, options)
     if as_json:
@@ -119,6 +136,30 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     if interrupted:
         raise KeyboardInterrupt
     return not failed
+
+
+class TraceFile:
+    """The trace of a run, as JSON."""
+
+    option = "--trace"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def watch(self, cluster: Cluster) -> None:
+        pass
+
+    def write(self, result: Result, options: Options) -> None:
+        content = {
+            "seed": result.seed,
+            "replay": options.command(result.seed),
+            "only": None if options.only is None else list(options.only),
+            "violations": [_violation(violation) for violation in result.violations],
+            "stats": result.stats,
+            "digest": result.digest,
+            "trace": [line.as_json() for line in result.lines],
+        }
+        self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def explain(traced: Result, smaller: Options, options: Options) -> None:
@@ -197,27 +238,14 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(option: str, path: Path) -> None:
     """Raise UsageError if the file cannot be written, before the run instead of after it."""
     if path.is_dir():
-        raise UsageError(f"--trace {path}: it is a directory; name a file", path=str(path))
+        raise UsageError(f"{option} {path}: it is a directory; name a file", path=str(path))
     if not path.parent.is_dir():
-        raise UsageError(f"--trace {path}: there is no directory {path.parent}", path=str(path))
+        raise UsageError(f"{option} {path}: there is no directory {path.parent}", path=str(path))
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"--trace {path}: it cannot be written", path=str(path))
-
-
-def _write_trace(path: Path, result: Result, options: Options) -> None:
-    content = {
-        "seed": result.seed,
-        "replay": options.command(result.seed),
-        "only": None if options.only is None else list(options.only),
-        "violations": [_violation(violation) for violation in result.violations],
-        "stats": result.stats,
-        "digest": result.digest,
-        "trace": [line.as_json() for line in result.lines],
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        raise UsageError(f"{option} {path}: it cannot be written", path=str(path))
 
 
 def _progress() -> Progress:

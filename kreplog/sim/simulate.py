@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -88,12 +88,17 @@ def plan_of(seed: int, options: Options) -> faults.SimulationPlan:
     return replace(plan, actions=tuple(plan.actions[number] for number in sorted(set(options.only))))
 
 
-def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
-    """Run one seed. Raises UsageError as plan_of does."""
+def run_seed(
+    seed: int, options: Options, traced: bool = False, watchers: Iterable[Callable[[Cluster], object]] = ()
+) -> Result:
+    """Run one seed. watchers: called with its cluster before it starts; they may set its listeners and observers, which
+    change nothing of the run. Raises UsageError as plan_of does."""
     plan = plan_of(seed, options)
     mutated = nullcontext() if options.mutation is None else mutations.applied(options.mutation)
     with mutated, Disks("native" if plan.native else "model", segment_bytes=1500) as disks:
         cluster = Cluster(plan, disks, traced)
+        for watch in watchers:
+            watch(cluster)
         cluster.start()
         violations = _run(cluster)
     trace = cluster.trace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,16 +40,21 @@ class TraceLine:
 
 
 class Trace:
-    """The lines of one run. enabled: check it before the text of a line is built, since most runs are not traced."""
+    """The lines of one run. enabled: check it before the text of a line is built, since most runs are not traced.
+    listener: called with each line at once."""
 
     def __init__(self, scheduler: Scheduler, enabled: bool) -> None:
         self.enabled = enabled
         self.lines: list[TraceLine] = []
+        self.listener: Callable[[TraceLine], None] | None = None
         self._scheduler = scheduler
 
     def note(self, actor: str, text: str, *partitions: TopicPartition) -> None:
         if self.enabled:
-            self.lines.append(TraceLine(self._scheduler.now_us, actor, text, partitions))
+            line = TraceLine(self._scheduler.now_us, actor, text, partitions)
+            self.lines.append(line)
+            if self.listener is not None:
+                self.listener(line)
 
     def digest(self) -> str:
         """A hash of all lines, equal for two runs that took the same course."""
@@ -79,7 +84,12 @@ def _matters(line: TraceLine, partitions: Collection[TopicPartition]) -> bool:
         return True
     if partitions and not any(partition in partitions for partition in line.partitions):
         return False
-    return not any(idle in line.text for idle in _IDLE)
+    return not is_idle(line)
+
+
+def is_idle(line: TraceLine) -> bool:
+    """Whether the line is about polling that changes nothing, or repeats what another line has."""
+    return any(idle in line.text for idle in _IDLE)
 
 
 _REMEMBERED = 10

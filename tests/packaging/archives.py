@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "kreplog" / "_native"
-CONSOLE_FILES = ROOT / "kreplog" / "console" / "static"
+PAGES = (ROOT / "kreplog" / "console" / "static", ROOT / "kreplog" / "replay" / "static")
 MODULES = {path.stem for path in NATIVE.glob("*.pyx")}
 
 SDIST_TOP = {
@@ -25,13 +25,13 @@ SDIST_TOP = {
 """What an sdist has at its top: all that its receiver needs to build, test and measure it."""
 
 _SDIST_PACKAGE_FILE = re.compile(
-    r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json|console/static/\w+\.(html|css|js))"
+    r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json|(console|replay)/static/\w+\.(html|css|js))"
 )
 _DIST_INFO = re.compile(r"kreplog-[\w.]+\.dist-info/")
 _WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
-    r"|kreplog/(client|cluster|commands|console|coord|core|schemas|server|sim|topic|wire)/(\w+/)?\w+\.(py|json)"
-    r"|kreplog/console/static/\w+\.(html|css|js)"
+    r"|kreplog/(client|cluster|commands|console|coord|core|replay|schemas|server|sim|topic|wire)/(\w+/)?\w+\.(py|json)"
+    r"|kreplog/(console|replay)/static/\w+\.(html|css|js)"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog_jobs/\w+\.py"
@@ -79,6 +79,7 @@ def check_sdist(sdist: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for folder, patterns in (
             ("kreplog/console/static", ("*",)),
+            ("kreplog/replay/static", ("*",)),
             ("kreplog", ("*.py", "*.py[ixd]", "*.pxd", "*.h")),
             ("spark", ("*.py",)),
         )
@@ -106,7 +107,7 @@ def check_wheel(wheel: Path, extension_suffix: str) -> None:
     for module in MODULES:
         needed |= {f"kreplog/_native/{module}{extension_suffix}", f"kreplog/_native/{module}.pyi"}
     needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "kreplog").rglob("*.py")}
-    needed |= {path.relative_to(ROOT).as_posix() for path in CONSOLE_FILES.iterdir()}
+    needed |= {path.relative_to(ROOT).as_posix() for folder in PAGES for path in folder.iterdir()}
     needed |= {path.relative_to(ROOT).as_posix() for path in NATIVE.iterdir() if path.suffix in {".pxd", ".h"}}
     described = {_DIST_INFO.sub("", name) for name in files if _DIST_INFO.match(name)}
     needed |= {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"} - described

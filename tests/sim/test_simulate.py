@@ -201,6 +201,7 @@ def test_wrong_options_are_refused(arguments: list[str]) -> None:
         (["--seeds", "3", "--faults", "none", "--only", "0"], "--only 0: not in seed 3: it has no faults"),
         (["--seeds", "0", "--trace", "/no/such/directory/trace.json"], "there is no directory /no/such/directory"),
         (["--seeds", "0", "--trace", "/"], "it is a directory; name a file"),
+        (["--seed", "0", "--html", "/no/such/directory/seed.html"], "--html /no/such/directory/seed.html: there is no"),
     ],
 )
 def test_impossible_options_are_refused_before_the_run(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from kreplog.sim.machines.scheduler import MS, Scheduler, Timer
 
@@ -95,6 +95,16 @@ class HeldConnection:
         self.arrival_us = 0
 
 
+class MessageObserver(Protocol):
+    """Observes each message on its way. number: of the call, of which the response has the same. answers: whether it is
+    the response."""
+
+    def sent(self, number: int, answers: bool, source: str, destination: str, message: Any) -> None: ...
+
+    def arrived(self, number: int, answers: bool) -> None:
+        """It has reached a process that is up; others get lost."""
+
+
 class Network:
     """All hosts and the links between them.
 
@@ -102,7 +112,7 @@ class Network:
     added to each message; starved: by destination, minimum and maximum of them for each on a "control" channel. Cuts
     are
     counted: a link that was cut twice must be healed twice. So are refusals: links on which a host resets connections
-    and refuses new ones although its process is alive.
+    and refuses new ones although its process is alive. observer: may be set.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -110,6 +120,7 @@ class Network:
         self.slow: dict[tuple[str, str], int] = {}
         self.starved: dict[str, tuple[int, int]] = {}
         self.messages = 0
+        self.observer: MessageObserver | None = None
         self._scheduler = scheduler
         self._random = scheduler.random
         self._handlers: dict[str, Handler] = {}
@@ -172,6 +183,8 @@ class Network:
         connection = call.connection
         arrival = max(connection.backward_us, self._scheduler.now_us + self._delay(False, connection))
         connection.backward_us = arrival
+        if self.observer is not None:
+            self.observer.sent(reply_to, True, connection.destination, connection.source, response)
         self._scheduler.at(arrival, self._arrive_backward, connection, reply_to, response)
 
     def refuse_reply(self, reply_to: int) -> None:
@@ -288,6 +301,8 @@ class Network:
         self.messages += 1
         arrival = max(connection.forward_us, self._scheduler.now_us + self._delay(True, connection))
         connection.forward_us = arrival
+        if self.observer is not None:
+            self.observer.sent(number, False, connection.source, connection.destination, request)
         self._scheduler.at(arrival, self._arrive_forward, connection, number, request)
 
     def _arrive_forward(self, connection: VirtualConnection, number: int, request: Any) -> None:
@@ -305,6 +320,8 @@ class Network:
         if handler is None or connection.incarnation != incarnation or (source, destination) in self._refusals:
             self._reset(connection)
             return
+        if self.observer is not None:
+            self.observer.arrived(number, False)
         handler(number, request, connection.channel)
 
     def _arrive_backward(self, connection: VirtualConnection, number: int, response: Any) -> None:
@@ -319,6 +336,8 @@ class Network:
         del self._calls[number]
         if call.timer is not None:
             call.timer.cancel()
+        if self.observer is not None:
+            self.observer.arrived(number, True)
         call.on_reply(response)
 
     def _resend(self, connection: VirtualConnection, forward: bool) -> None:

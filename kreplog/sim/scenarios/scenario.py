@@ -11,7 +11,8 @@ Commands and syntax: tests/scenarios/README.md. Source: the datadriven tests of 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from kreplog.errors import KreplogError
 from kreplog.sim.machines.disk import Disks
@@ -26,10 +27,22 @@ __all__ = ["ScenarioError", "run"]
 RULE = "----"
 
 
-def run(text: str) -> str:
-    """Execute `text`; return it with the lines of this run. Raises ScenarioError."""
+class Watcher(Protocol):
+    """Observes the comments and commands of a scenario, as it is run."""
+
+    def comment(self, text: str) -> None: ...
+
+    def command(self, line: str) -> None:
+        """Called before the command is executed."""
+
+
+def run(text: str, watch: Callable[[ScenarioCluster], Watcher] | None = None) -> str:
+    """Execute `text`; return it with the lines of this run. watch: called with the cluster before the first command.
+    Raises ScenarioError."""
     with Disks() as disks:
         scenario = _Run(disks)
+        if watch is not None:
+            scenario.watcher = watch(scenario.cluster)
         blocks = []
         for number, block in _blocks(text):
             blocks.append(_executed(scenario, number, block))
@@ -54,6 +67,8 @@ def _executed(scenario: _Run, first: int, block: Sequence[str]) -> str:
     source = block[: block.index(RULE)] if RULE in block else block
     commands = [(first + index, line) for index, line in enumerate(source) if not line.startswith("#")]
     scenario.lines.clear()
+    if scenario.watcher is not None and len(commands) < len(source):
+        scenario.watcher.comment(" ".join(line.lstrip("# ") for line in source if line.startswith("#")))
     for number, line in commands:
         try:
             scenario.execute(line)
@@ -72,11 +87,14 @@ class _Run:
     def __init__(self, disks: Disks) -> None:
         self.cluster = ScenarioCluster(disks)
         self.lines = self.cluster.lines
+        self.watcher: Watcher | None = None
         clients = Clients(self.cluster)
         self._owners = (Commands(self.cluster), clients, Expectations(self.cluster, clients))
 
     def execute(self, line: str) -> None:
         """Execute one command line."""
+        if self.watcher is not None:
+            self.watcher.command(line)
         name, *words = shlex.split(line)
         for owner in self._owners:
             command = getattr(owner, "do_" + name.replace("-", "_"), None)

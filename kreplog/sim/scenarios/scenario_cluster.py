@@ -118,7 +118,7 @@ class ScenarioCluster(Cluster):
 
     lines: reported since the caller last cleared them. all_lines: every line, also while `silent`. states, messages:
     also report the states of replicas and partitions, and the controllers' messages. detects_failures: brokers hold
-    connections to each other.
+    connections to each other. listener: called with every line at once.
     """
 
     def __init__(self, disks: Disks) -> None:
@@ -130,12 +130,16 @@ class ScenarioCluster(Cluster):
         self.admin = Administrator(self)
         self.lines: list[str] = []
         self.all_lines: list[str] = []
+        self.listener: Callable[[str], None] | None = None
         self.states = self.messages = self.silent = self.detects_failures = False
         self._triggers: dict[str, Callable[[], None]] = {}
 
     def report(self, *lines: str) -> None:
         """Add lines of the same moment, and run the triggers that match."""
         self.all_lines.extend(lines)
+        if self.listener is not None:
+            for line in lines:
+                self.listener(line)
         if not self.silent:
             self.lines.extend(lines)
         for words, trigger in list(self._triggers.items()):
