@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -192,3 +193,20 @@ def test_settings_that_lack_each_other_are_refused(issuer: Issuer) -> None:
     del given["sasl.oauthbearer.jwks.endpoint.url"]
     with pytest.raises(UsageError, match=r"needs sasl\.oauthbearer\.jwks\.endpoint\.url"):
         load(given, None, {})
+
+
+def test_without_joserfc_a_broker_says_what_it_needs(
+    tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("json_web_keys", "oauth_tokens"):
+        monkeypatch.delitem(sys.modules, f"kreplog.server.security.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    monkeypatch.setitem(sys.modules, "joserfc.errors", None)
+
+    async def work() -> None:
+        own = {"log_dirs": f"{tmp_path}/data", "coordination": f"embedded:{tmp_path}/store"}
+        broker = Broker(load(settings_of(issuer, listeners="SASL_PLAINTEXT://127.0.0.1:0", **own), None, {}))
+        with pytest.raises(UsageError, match=r"needs joserfc: pip install 'kreplog\[oauth\]'"):
+            await broker.run()
+
+    run(work)
