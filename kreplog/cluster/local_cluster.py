@@ -28,6 +28,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 from kreplog.client.broker_client import BrokerClient
 from kreplog.client.security import PLAINTEXT, ClientSecurity
@@ -56,7 +57,6 @@ from kreplog.errors import (
 from kreplog.managed_log import make_directory
 from kreplog.server.listeners import endpoints
 from kreplog.server.network.internal import Dialer, load_key
-from kreplog.server.network.tls_listeners import dialing_tls
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, load
 from kreplog.types import Endpoint, address_text
@@ -125,7 +125,7 @@ class LocalCluster:
         racks: Mapping[int, str] = MappingProxyType({}),
         *,
         tls: bool = False,
-    ) -> LocalCluster:
+    ) -> Self:
         """Write a new cluster's directory; starts nothing.
 
         first_port: of the first broker, the others get those after it; 0 for any free ports. settings: "name = value"
@@ -416,9 +416,9 @@ class LocalCluster:
 def _clients_of(home: Path, settings: BrokerSettings | None, security: ClientSecurity) -> list[BrokerClient]:
     """Clients of the broker in `home`, the first of which is tried first.
 
-    By its internal listener, as its brokers: by this user at a unix socket, by the cluster's key at an address, and
-    without a login. Else, or where it is not reached as another user or with other settings than the broker's, as
-    clients do. settings: of the broker, if they can be read."""
+    By its internal listener, as its brokers: by this user at a unix socket, by the cluster's key at an address without
+    TLS, and without a login. Else, or where it is not reached as another user or with other settings than the broker's,
+    as clients do. settings: of the broker, if they can be read."""
     _, host, port = read_pid_file(home)
     clients = [BrokerClient((host, port), REQUEST_TIMEOUT_S, security)]
     if settings is not None:
@@ -430,13 +430,14 @@ def _clients_of(home: Path, settings: BrokerSettings | None, security: ClientSec
 
 
 def _internal_connect(settings: BrokerSettings) -> Callable[[], Awaitable[socket.socket]] | None:
-    """Connects to the internal listener; None where its port is any free one. Raises UsageError."""
+    """Connects to the internal listener; None where its port is any free one, or it has TLS, whose sockets the streams
+    of asyncio do not take. Raises UsageError."""
     at = settings.internal_advertised or settings.internal
     if at.path:
         return partial(Dialer(None).connect, (at.path, 0))
-    if not at.port or settings.key_file is None:
+    if not at.port or settings.key_file is None or settings.internal.security_protocol.encrypts:
         return None
-    return partial(Dialer(load_key(settings.key_file), dialing_tls(settings)).connect, (at.host, at.port))
+    return partial(Dialer(load_key(settings.key_file)).connect, (at.host, at.port))
 
 
 async def _live_brokers(clients: Sequence[BrokerClient]) -> set[int]:

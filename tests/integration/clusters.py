@@ -16,6 +16,7 @@ from kreplog.client.admin_client import METADATA_VERSION
 from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
+from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.connecting import admin_client
 from kreplog.wire.versions import ApiKey
 
@@ -41,9 +42,22 @@ def eventually(true: Callable[[], Any], kind: str | Callable[[], str], within_s:
         time.sleep(0.02)  # another process causes it, and sends no event
 
 
+def tls_of(cluster: LocalCluster) -> dict[str, str]:
+    """librdkafka's settings for a cluster whose listeners require certificates; none for another."""
+    if not client_properties(cluster.directory).exists():
+        return {}
+    folder = cluster.directory / "tls"
+    return {
+        "security.protocol": "SSL",
+        "ssl.ca.location": f"{folder}/ca.pem",
+        "ssl.certificate.location": f"{folder}/client.pem",
+        "ssl.key.location": f"{folder}/client.pem",
+    }
+
+
 @contextmanager
-def admin_of(bootstrap: str) -> Iterator[Any]:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+def admin_of(bootstrap: str, **settings: Any) -> Iterator[Any]:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **settings)
     try:
         yield admin
     finally:

@@ -17,7 +17,7 @@ import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core import nodes
-from tests.integration.clusters import admin_of, pid_of
+from tests.integration.clusters import admin_of, pid_of, tls_of
 from tests.integration.view import View
 from tests.integration.workload import Load
 
@@ -29,6 +29,13 @@ SHORT = (
     '"log.segment.bytes" = 100000',
 )
 """Settings of brokers whose sessions end soon, and whose segments do."""
+
+_KAFKA_PYTHON = {
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+}
+"""Settings of TLS by librdkafka's names; the PEM file of a certificate here has its key too."""
 
 _BLOCK = 1 << 16
 
@@ -119,12 +126,13 @@ def break_disk(where: Path) -> None:
 
 def load_on(cluster: LocalCluster, topic: str, partitions: int = 4, replicas: int = 3, **settings: int) -> Load:
     """A topic with three replicas, and clients that are ready to work on it."""
-    with admin_of(cluster.bootstrap()) as admin:
+    tls = tls_of(cluster)
+    with admin_of(cluster.bootstrap(), **{_KAFKA_PYTHON[name]: tls[name] for name in _KAFKA_PYTHON if tls}) as admin:
         topics = {topic: {"num_partitions": partitions, "replication_factor": replicas}}
         admin.create_topics(topics, wait_for_metadata=True)
     with View(cluster) as view:
         topic_id = nodes.decode_topic(nodes.topic(topic), view.dump()[nodes.topic(topic)]).topic_id
-    return Load(cluster.bootstrap(), topic, topic_id, partitions, **settings)
+    return Load(cluster.bootstrap(), topic, topic_id, partitions, tls=tls, **settings)
 
 
 def examined(cluster: LocalCluster) -> tuple[list[dict[str, Any]], list[str]]:

@@ -90,13 +90,13 @@ class Net:
                     _ip("-n", self.space(broker), "neigh", "del", self.address(other), "dev", "eth0")
 
 
-class _Spread(LocalCluster):
+class SpreadCluster(LocalCluster):
     """A LocalCluster that starts each broker in its namespace."""
 
     net: Net
 
     def _spawn(self, broker: int) -> subprocess.Popen[bytes]:
-        with _inside(self.net.space(broker)):
+        with inside(self.net.space(broker)):
             return super()._spawn(broker)
 
 
@@ -121,8 +121,8 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
     net = Net((0, 1, 2))
     try:
         net.make()
-        made = _Spread.create(directory, net.brokers, _PORT, [*settings, '"allow.plaintext.remote" = true'])
-        made.net = net  # type: ignore[attr-defined]
+        made = SpreadCluster.create(directory, net.brokers, _PORT, [*settings, '"allow.plaintext.remote" = true'])
+        made.net = net
         for broker in net.brokers:
             listeners = [f"{net.address(broker)}:{_PORT}", f"unix:{made.home(broker)}/broker.sock"]
             set_line(made, broker, "listeners", json.dumps(listeners))
@@ -138,7 +138,7 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
 
 
 @contextmanager
-def _inside(space: str) -> Iterator[None]:
+def inside(space: str) -> Iterator[None]:
     """This thread, and the processes that it starts, are in the namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     home, target = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{space}", os.O_RDONLY)

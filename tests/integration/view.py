@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.coord.base import Session
 from kreplog.core import nodes
-from kreplog.errors import NoNodeError
+from kreplog.errors import ConnectionLossError, NoNodeError
 from kreplog.server.runtime.store import make_store
 from kreplog.types import LeaderAndIsr, Node, TopicPartition
 from tests.integration.clusters import eventually
 
 _SESSION_MS = 20_000
 
+T = TypeVar("T")
+
 
 class View:
     """Reads the store of a cluster in a session of its own; close it, or use it in a with statement."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        self._store = make_store(cluster.settings(cluster.brokers[0]).coordination)
-        self._session = self._store.connect(_SESSION_MS)
+        settings = cluster.settings(cluster.brokers[0])
+        self._store = make_store(settings.coordination, settings.zookeeper)
+        self._session = _Reads(self._store.connect(_SESSION_MS))
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +115,30 @@ class View:
                 found[path] = node
             waiting += [f"{path.rstrip('/')}/{name}" for name in names if (path, name) != ("/", "zookeeper")]
         return found
+
+
+class _Reads:
+    """The reads of a session, repeated where the connection breaks: its server of ZooKeeper may be the one that is cut
+    off. Raises SessionExpiredError when that lasts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, path: str) -> Node:
+        return self._read(lambda: self._session.get(path))
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return self._read(lambda: self._session.get_many(paths))
+
+    def children(self, path: str) -> list[str]:
+        return self._read(lambda: self._session.children(path))
+
+    def _read(self, read: Callable[[], T]) -> T:
+        while True:
+            try:
+                return read()
+            except ConnectionLossError:
+                continue  # a call waits for the next connection until the session has expired
 
 
 def by_controller(dump: dict[str, Node]) -> list[dict[str, Node]]:

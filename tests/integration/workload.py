@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -49,6 +50,7 @@ class Load:
     """Producers and consumers of a topic, from `with` to the end of it; then everything acknowledged has been read.
 
     history: theirs. acked: how many records were acknowledged. records_per_s: of all producers, while all goes well.
+    tls: librdkafka's settings of it. connection: those of all clients.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Load:
         producers: int = 3,
         consumers: int = 2,
         records_per_s: int = 900,
+        tls: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         start = time.monotonic()
         self.at_once = max(1, round(records_per_s / producers * _PAUSE_S))
@@ -68,12 +71,12 @@ class Load:
         self.topic = topic
         self.topic_id = topic_id
         self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
-        self._bootstrap = bootstrap
+        self.connection = {"bootstrap.servers": bootstrap, **tls, **QUICK}
         self._sending = threading.Event()
         self._reading = threading.Event()
-        self._producers = [_Producing(self, bootstrap, number) for number in range(producers)]
-        self._readers: list[_Reading | _Watching] = [_Reading(self, bootstrap, number) for number in range(consumers)]
-        self._readers.append(_Watching(self, bootstrap))
+        self._producers = [_Producing(self, number) for number in range(producers)]
+        self._readers: list[_Reading | _Watching] = [_Reading(self, number) for number in range(consumers)]
+        self._readers.append(_Watching(self))
 
     @property
     def acked(self) -> int:
@@ -134,7 +137,7 @@ class Load:
 class _Producing(threading.Thread):
     """One idempotent producer. ends: by partition, after the last acknowledged. troubles: errors that it reported."""
 
-    def __init__(self, load: Load, bootstrap: str, number: int) -> None:
+    def __init__(self, load: Load, number: int) -> None:
         super().__init__(name=f"producer-{number}", daemon=True)
         self.acked = 0
         self.ends = [0] * len(load.partitions)
@@ -144,7 +147,7 @@ class _Producing(threading.Thread):
         self._under_way = 0
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **load.connection,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
@@ -154,7 +157,6 @@ class _Producing(threading.Thread):
                 "retry.backoff.ms": 10,
                 "retry.backoff.max.ms": 100,
                 "error_cb": lambda error: self.troubles.append(str(error)),
-                **QUICK,
             }
         )
 
@@ -212,12 +214,12 @@ class _Producing(threading.Thread):
 class _Reading(threading.Thread):
     """One consumer of all partitions, from their beginning. positions: where it stands in each."""
 
-    def __init__(self, load: Load, bootstrap: str, number: int) -> None:
+    def __init__(self, load: Load, number: int) -> None:
         super().__init__(name=f"consumer-{number}", daemon=True)
         self.positions = [0] * len(load.partitions)
         self._watermarks = [-1] * len(load.partitions)
         self._load = load
-        self._consumer = _consumer(bootstrap)
+        self._consumer = _consumer(load)
 
     def run(self) -> None:
         load = self._load
@@ -264,10 +266,10 @@ class _Reading(threading.Thread):
 class _Watching(threading.Thread):
     """Requests the end offsets of one partition after the other."""
 
-    def __init__(self, load: Load, bootstrap: str) -> None:
+    def __init__(self, load: Load) -> None:
         super().__init__(name="watcher", daemon=True)
         self._load = load
-        self._consumer = _consumer(bootstrap)
+        self._consumer = _consumer(load)
 
     def run(self) -> None:
         load = self._load
@@ -289,16 +291,15 @@ def _add_watermark(load: Load, partition: TopicPartition, client: str, offset: i
     load.history.add(Watermark(load.history.now_ms(), partition, load.topic_id, client, -1, 0, offset, source))
 
 
-def _consumer(bootstrap: str) -> Consumer:
+def _consumer(load: Load) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **load.connection,
             "group.id": "none",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 100,
             "fetch.error.backoff.ms": 20,
-            **QUICK,
         }
     )
