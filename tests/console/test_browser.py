@@ -275,6 +275,20 @@ def test_reload_back_and_two_tabs(browser: Browser) -> None:
             sees(each, "there is no controller", "#health")
 
 
+def test_charts_of_brokers_with_metrics(browser: Browser) -> None:
+    source = FakeSource()
+    with visiting(browser, source) as visit:
+        for second in range(1, 4):
+            figures = dict.fromkeys(("bytes_in", "bytes_out", "longest_pause_s", "cpu_s"), 1024 * second)
+            brokers = {"0": figures, "1": {"error": "it does not respond"}}
+            source.answers["metrics"] = {"time_ms": 1000 * second, "brokers": brokers}
+            with visit.page.expect_response("**/api/metrics*"):
+                pass
+        sees(visit.page, "broker 1: it does not respond")
+        sees(visit.page, "up to 1.0 KiB; 0: 1.0 KiB, 1: ", "figure")
+        assert visit.page.locator("polyline").first.get_attribute("points")
+
+
 def test_ten_thousand_partitions(browser: Browser) -> None:
     source = FakeSource()
     rows = {number: PartitionRow(number % 2, 1, (0, 1), (0, 1)) for number in range(10_000)}

@@ -21,11 +21,12 @@ from kafka import KafkaProducer
 
 from kreplog.cli import main
 from kreplog.client.bootstrap import UnreachableError
+from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import bootstrap_servers
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
-from kreplog.errors import UsageError
+from kreplog.errors import CoordinationError, UsageError
 from tests.console.served import Console, serving
 from tests.integration import clusters
 
@@ -89,6 +90,47 @@ def test_the_snapshot_and_the_offsets_of_replicas(cluster: LocalCluster) -> None
     asyncio.run(run())
 
 
+def test_the_controllers_epoch(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        connect = partial(bootstrap_servers, cluster.directory, None, None)
+        source = ClusterSource(connect, [], controller_epoch=cluster.controller_epoch)
+        epoch = (await source.snapshot()).controller_epoch
+        assert epoch is not None and epoch >= 1
+        await source.close()
+
+        def unreadable() -> int:
+            raise CoordinationError("the store is gone")
+
+        source = ClusterSource(connect, [], controller_epoch=unreadable)
+        assert (await source.snapshot()).controller_epoch is None
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_looks_share_connections(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    connect = BrokerClient._open
+
+    async def counting(self: BrokerClient) -> Any:
+        opened.append(self)
+        return await connect(self)
+
+    monkeypatch.setattr(BrokerClient, "_open", counting)
+
+    async def run() -> None:
+        source = source_of(cluster)
+        counts = []
+        for _ in range(4):
+            rows = (await source.snapshot()).topics["events"].partitions
+            await source.replicas("events", rows)
+            counts.append(len(opened))
+        await source.close()
+        assert 0 < counts[1] == counts[2] == counts[3]
+
+    asyncio.run(run())
+
+
 def test_a_broker_that_hangs_does_not_hold_up_the_others(cluster: LocalCluster) -> None:
     async def run() -> None:
         source = source_of(cluster)
@@ -96,6 +138,7 @@ def test_a_broker_that_hangs_does_not_hold_up_the_others(cluster: LocalCluster) 
         suspended = next(broker for broker in sorted(first.brokers) if broker != first.controller)
         os.kill(clusters.pid_of(cluster, suspended), signal.SIGSTOP)
         try:
+            assert suspended not in (await source.snapshot()).silent  # its time-out is not waited for
             async with asyncio.timeout(clusters.WITHIN_S):
                 while suspended not in (snapshot := await source.snapshot()).silent:
                     await asyncio.sleep(0)
