@@ -43,6 +43,13 @@ NOISY_CONNECTIONS = 8
 NOISY_BYTES = 500_000
 NOISY_QUOTA = 10_000_000
 PAUSE_S = 0.002
+BOUNDED = (
+    "log.retention.bytes = 100_000_000",
+    "log.segment.bytes = 50_000_000",
+    "log.retention.check.interval.ms = 1000",
+)
+"""Settings: a noisy client without a quota would fill the disk."""
+
 APPLIED_S = 0.5
 """After a change of quotas, which every broker applies as soon as its watch fires."""
 
@@ -169,7 +176,7 @@ def main(
 ) -> None:
     requests, quiet_requests, settle_s = (50, 100, 0.5) if quick else (3000, 2000, 12.0)
     with tempfile.TemporaryDirectory(dir=directory) as folder:
-        cluster = LocalCluster.create(Path(folder) / "c", [0], 0)
+        cluster = LocalCluster.create(Path(folder) / "c", [0], 0, BOUNDED)
         cluster.start()
         try:
             host, _, port = cluster.bootstrap().rpartition(":")

@@ -28,10 +28,10 @@ RECORDS = 1500
 """Of 1,000 bytes: half as much again as the quota of ten windows."""
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a broker of kreplog."""
-    cluster = LocalCluster.create(tmp_path_factory.mktemp("quotas") / "c", [0], 0)
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[str]:
+    """Address of a broker of kreplog, without quotas."""
+    cluster = LocalCluster.create(tmp_path / "c", [0], 0)
     cluster.start()
     try:
         yield cluster.bootstrap()
