@@ -15,8 +15,8 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,9 @@ MAX_RECORDS = 64
 MAX_SEND_BYTES = 256 << 10
 """Maximum of bytes that one call of TlsSocket.sendmsg encrypts."""
 
+_MAX_PEM_BYTES = 32 << 10
+"""Of a key or a chain that is given as text; a pipe holds 64 KiB on Linux and macOS."""
+
 _TLS_13_SUITES = {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
 """The suites of TLS 1.3 that OpenSSL enables; the ssl module cannot choose among them."""
 
@@ -49,6 +52,7 @@ class TlsSettings:
 
     keystore: path of a file with the private key and the certificate with its chain. key_password: of that key, if it
     is encrypted.
+    keystore_chain, keystore_key, truststore_certificates: PEM in place of the files' paths (KIP-651), for clients.
     keystore_type, truststore_type: the format of these files; PEM alone is known.
     truststore: path of the certificates of the CAs that the other end's certificate must come from; None: those of the
     system, for a client. client_auth: whether a listener wants certificates of clients. protocols: the versions that
@@ -60,7 +64,10 @@ class TlsSettings:
     keystore: str | None = None
     key_password: str | None = field(default=None, repr=False)
     keystore_type: str = "PEM"
+    keystore_chain: str | None = None
+    keystore_key: str | None = field(default=None, repr=False)
     truststore: str | None = None
+    truststore_certificates: str | None = None
     truststore_type: str = "PEM"
     client_auth: str = "none"
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
@@ -89,9 +96,12 @@ TLS_NAMES = {
 """Fields of TlsSettings by Kafka's names."""
 
 CLIENT_TLS_NAMES = {
-    name: field for name, field in TLS_NAMES.items() if field not in ("client_auth", "principal_mapping_rules")
+    **{name: field for name, field in TLS_NAMES.items() if field not in ("client_auth", "principal_mapping_rules")},
+    "ssl.keystore.certificate.chain": "keystore_chain",
+    "ssl.keystore.key": "keystore_key",
+    "ssl.truststore.certificates": "truststore_certificates",
 }
-"""Those that clients have too."""
+"""Those of clients."""
 
 # Contexts
 
@@ -119,7 +129,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.endpoint_identification == "https"
     _configure(context, settings)
-    if settings.truststore is None:
+    if settings.truststore is None and settings.truststore_certificates is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     return context
 
@@ -140,6 +150,15 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
                 "the certificate with its chain, in PEM; ssl.key.password decrypts the key",
                 path=settings.keystore,
             ) from error
+    if settings.keystore_chain is not None or settings.keystore_key is not None:
+        _load_keystore_text(context, settings)
+    if settings.truststore_certificates is not None:
+        if settings.truststore is not None:
+            raise UsageError("set ssl.truststore.location or ssl.truststore.certificates, not both")
+        try:
+            context.load_verify_locations(cadata=_lines(settings.truststore_certificates))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"ssl.truststore.certificates: {_reason(error)}: they are certificates in PEM") from error
     if settings.truststore is not None:
         _check_readable("ssl.truststore.location", settings.truststore)
         try:
@@ -149,6 +168,43 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
                 f"ssl.truststore.location = {settings.truststore}: {_reason(error)}: it must have certificates in PEM",
                 path=settings.truststore,
             ) from error
+
+
+def _load_keystore_text(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Raises UsageError, which quotes neither key nor chain."""
+    if settings.keystore is not None:
+        raise UsageError("set ssl.keystore.location or ssl.keystore.key and ssl.keystore.certificate.chain, not both")
+    if settings.keystore_chain is None or settings.keystore_key is None:
+        raise UsageError("ssl.keystore.key and ssl.keystore.certificate.chain belong together: one of them is missing")
+    try:
+        with _pipe(settings.keystore_chain) as chain, _pipe(settings.keystore_key) as key:
+            context.load_cert_chain(chain, key, password=settings.key_password or "")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"ssl.keystore.key, ssl.keystore.certificate.chain: {_reason(error)}: they are the private key and its "
+            "certificate with the chain, in PEM; ssl.key.password decrypts the key"
+        ) from None
+
+
+@contextmanager
+def _pipe(text: str) -> Iterator[str]:
+    """A path that `text` can be read from once, by this process alone: OpenSSL reads keys from files, and this one must
+    not be on a disk. Raises ValueError where a pipe cannot hold it."""
+    data = _lines(text).encode()
+    if len(data) > _MAX_PEM_BYTES:
+        raise ValueError(f"more than {_MAX_PEM_BYTES} bytes")
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(data)
+        yield f"/dev/fd/{reader}"
+    finally:
+        os.close(reader)
+
+
+def _lines(pem: str) -> str:
+    r"""PEM as a value of a properties file has it: on one line, with \n between its lines."""
+    return pem.replace("\\n", "\n")
 
 
 def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:

@@ -22,6 +22,7 @@ from kreplog.client.bulk_errors import (
 from kreplog.client.cluster_metadata import ClusterMetadata
 from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
+from kreplog.core.security.acls import Operation
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -58,7 +59,11 @@ class ClusterConnections:
     def refresh(self, topics: Iterable[str] | None, deadline: float) -> ClusterMetadata:
         """Metadata of `topics`, or of all, from whichever broker answers; each is tried once, the last to answer first.
 
-        Raises BrokersUnreachableError, PeerProtocolError, UnsupportedBrokerError."""
+        Raises BrokersUnreachableError, PeerProtocolError, UnsupportedBrokerError, AuthenticationError."""
+        self.metadata = self.metadata.updated(self._request_metadata(topics, deadline))
+        return self.metadata
+
+    def _request_metadata(self, topics: Iterable[str] | None, deadline: float, **fields: bool) -> Any:
         listed = None if topics is None else [{"topic_id": None, "name": topic} for topic in topics]
         failures = []
         known = [*self.metadata.brokers.values(), *self._bootstrap]
@@ -66,7 +71,7 @@ class ClusterConnections:
         for address in dict.fromkeys((*first, *known)):
             try:
                 response = self._call(
-                    address, ApiKey.METADATA, deadline, topics=listed, allow_auto_topic_creation=False
+                    address, ApiKey.METADATA, deadline, topics=listed, allow_auto_topic_creation=False, **fields
                 )
             except OSError as error:
                 failures.append(f"{address[0]}:{address[1]} ({connection_failure(error)})")
@@ -74,10 +79,32 @@ class ClusterConnections:
                     break
                 continue
             self._answered = address
-            self.metadata = self.metadata.updated(response)
-            return self.metadata
+            return response
         self._answered = None
         raise BrokersUnreachableError(f"no broker answers at {', '.join(failures)}: are they running?")
+
+    def require_readable(self, topics: Iterable[str], deadline: float) -> None:
+        """Raise TopicAuthorizationError for one of `topics` that this client may not describe or read; brokers before
+        Kafka 2.3 do not report whether it may be read (KIP-430). Raises as `refresh`."""
+        self._require_authorized(topics, Operation.READ, deadline)
+
+    def require_writable(self, topics: Iterable[str], deadline: float) -> None:
+        """As require_readable, of writes."""
+        self._require_authorized(topics, Operation.WRITE, deadline)
+
+    def _require_authorized(self, topics: Iterable[str], operation: Operation, deadline: float) -> None:
+        for topic in self._request_metadata(topics, deadline, include_topic_authorized_operations=True).topics:
+            operations = topic.authorized_operations
+            if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                denied = Operation.DESCRIBE
+            elif not topic.error_code and operations is not None and operation not in operations:
+                denied = operation
+            else:
+                continue
+            raise TopicAuthorizationError(
+                f"topic {topic.name}: this client's principal may not {denied.name} it: add an ACL, or connect as "
+                "another user"
+            )
 
     def call_leader(self, broker_id: int, api: ApiKey, deadline: float, /, **fields: Any) -> Any:
         """The response of a broker in the metadata. Raises OSError, PeerProtocolError, UnsupportedBrokerError."""

@@ -164,6 +164,12 @@ class Consumer(Closing):
             metadata = self._cluster.require([TopicPartition(topic, 0)], self._deadline())
             return {at: known for at, known in sorted(metadata.partitions.items()) if at.topic == topic}
 
+    def require_readable(self, topics: Iterable[str]) -> None:
+        """Raise TopicAuthorizationError for one of `topics` that this client may not read, unless the brokers are too
+        old to report that (before Kafka 2.3); nothing for topics that do not exist. Raises BrokersUnreachableError."""
+        with self._alone():
+            self._cluster.require_readable(topics, self._deadline())
+
     @property
     def brokers(self) -> dict[int, tuple[str, int]]:
         """Host and port of the live brokers by id, as the last metadata name them; `topics` and `partitions` refresh

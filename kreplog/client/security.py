@@ -44,7 +44,7 @@ class ClientSecurity:
         Raises UsageError for unknown names and values, for files that cannot be used, and for a password that would be
         sent unencrypted."""
         own = {name: value for name, value in (settings or {}).items() if name.startswith(_OF_SECURITY)}
-        text = own.pop(_PROTOCOL, SecurityProtocol.PLAINTEXT.name)
+        text = own.pop(_PROTOCOL, SecurityProtocol.PLAINTEXT.name).strip().upper()
         if text not in SecurityProtocol.__members__:
             raise UsageError(f"{_PROTOCOL} = {text}: this client offers {', '.join(SecurityProtocol.__members__)}")
         for name in own:

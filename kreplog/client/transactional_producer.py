@@ -20,6 +20,7 @@ from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _STABLE_OFFSETS_FROM = 7
 """OffsetFetch says from here on whether a transaction may yet change an offset (KIP-447, Kafka 2.5)."""
 
@@ -48,12 +49,21 @@ class TransactionalProducer(Producer):
         super().__init__(bootstrap, **settings)
 
     def require_transactions(self) -> None:
-        """Raises UnsupportedBrokerError where the brokers lack what this client needs, BrokersUnreachableError."""
+        """Raises UnsupportedBrokerError where the brokers lack what this client needs, TransactionRequestError where it
+        may not use its transactional id, BrokersUnreachableError."""
         deadline = time.monotonic() + self._max_block_s
         self._cluster.refresh((), deadline)
         for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT):
             self._cluster.version_of_any(api, deadline)
         self._cluster.version_of_any(ApiKey.OFFSET_FETCH, deadline, _STABLE_OFFSETS_FROM)
+        key = {"key": self._transactional_id, "key_type": TRANSACTION}
+        if self._cluster.call_any(ApiKey.FIND_COORDINATOR, deadline, **key).error_code == _DENIED:
+            raise TransactionRequestError(
+                f"transactional id {self._transactional_id}: the brokers do not allow this client's principal to use "
+                f"it: {_DENIED.name}",
+                transactional_id=self._transactional_id,
+                code=_DENIED,
+            )
 
     def begin(self) -> None:
         """Returns once the transaction of the producer before, if it left one, has ended to its last marker."""

@@ -12,15 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kreplog.errors import ErrorCode, InvalidTopicError, KreplogError, RecordTooLargeError, UsageError
 from kreplog.types import TopicPartition, check_topic
+from pyspark_kreplog.kafka_options import client_module
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BATCH_BYTES, MAX_REQUEST_BYTES, BrokerSinkOptions
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 COLUMNS = ("value", "key", "headers", "partition")
 PENDING_BYTES = 16 << 20
 """Rows that name their topics are sent once a task has so many bytes of them, topic by topic."""
+
+PURPOSE = "write to"
 
 _log = logging.getLogger("pyspark_kreplog")
 
@@ -90,14 +91,20 @@ class BrokerSink:
 
 
 def require_topic(options: BrokerSinkOptions) -> None:
-    connections_of = client_module("cluster_connections").ClusterConnections
-    connections = connections_of(options.bootstrap, options.client_id, options.request_timeout_s)
+    """Raises UnknownTopicError, TopicAuthorizationError where rows may not be written to the topic of the option."""
+    connections = client_module("cluster_connections", PURPOSE).ClusterConnections(
+        options.bootstrap,
+        options.client_id,
+        options.request_timeout_s,
+        client_module("security", PURPOSE).ClientSecurity.of(options.security),
+    )
     deadline = time.monotonic() + options.max_block_s
     try:
         if options.topic is None:
             connections.refresh([], deadline)
         else:
             connections.require([TopicPartition(options.topic, 0)], deadline)
+            connections.require_writable([options.topic], deadline)
     finally:
         connections.close()
 
@@ -111,23 +118,13 @@ def producer_settings(options: BrokerSinkOptions) -> dict[str, Any]:
         "delivery_timeout_s": options.delivery_timeout_s,
         "max_block_s": options.max_block_s,
         "client_id": options.client_id,
+        "security": options.security,
     }
 
 
 def _producer(options: BrokerSinkOptions) -> Producer:
-    producer: Producer = client_module("producer").Producer(options.bootstrap, **producer_settings(options))
+    producer: Producer = client_module("producer", PURPOSE).Producer(options.bootstrap, **producer_settings(options))
     return producer
-
-
-def client_module(name: str) -> ModuleType:
-    """Raises UsageError where the package that it needs is missing."""
-    try:
-        return import_module(f"kreplog.client.{name}")
-    except ImportError as error:
-        raise UsageError(
-            f"kafka.bootstrap.servers: {error}; to write to brokers, pip install 'kreplog[cluster]' here and on every "
-            "worker"
-        ) from error
 
 
 @contextmanager

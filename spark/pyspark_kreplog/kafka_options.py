@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 
 from kreplog.errors import UsageError
 
@@ -32,7 +34,7 @@ ISOLATION = "isolationLevel"
 
 _ISOLATION = "kafka.isolation.level"
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-_PROTOCOL = "kafka.security.protocol"
+PROTOCOL = "kafka.security.protocol"
 _CLIENT_ID = "kafka.client.id"
 _RACK = "kafka.client.rack"
 _MIN_BYTES = "kafka.fetch.min.bytes"
@@ -43,16 +45,23 @@ _REQUEST_TIMEOUT = "kafka.request.timeout.ms"
 _API_TIMEOUT = "kafka.default.api.timeout.ms"
 _CHECK_CRCS = "kafka.check.crcs"
 _USED = {
-    *(BOOTSTRAP, GROUP, _ISOLATION, _PROTOCOL, _CLIENT_ID, _RACK, _MIN_BYTES, _MAX_WAIT, _MAX_BYTES),
+    *(BOOTSTRAP, GROUP, _ISOLATION, PROTOCOL, _CLIENT_ID, _RACK, _MIN_BYTES, _MAX_WAIT, _MAX_BYTES),
     *(_PARTITION_BYTES, _REQUEST_TIMEOUT, _API_TIMEOUT),
 }
+
+_SECURITY = ("kafka.security.", "kafka.ssl.", "kafka.sasl.")
+
+_SETTING = re.compile(r"(?<![\w./-])(?:security|ssl|sasl)(?:\.[a-z]+)+")
 
 _log = logging.getLogger("pyspark_kreplog")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """Settings of kreplog.client.Consumer by their names there; plain data, so that it can go to another process."""
+    """Settings of kreplog.client.Consumer by their names there; plain data, so that it can go to another process.
+
+    security: holds passwords and keys, so that no text of these settings, or of a task with them, has it.
+    """
 
     client_id: str = "kreplog-spark"
     isolation_level: str = "read_uncommitted"
@@ -63,6 +72,7 @@ class ConsumerSettings:
     partition_max_bytes: int = 4 << 20
     request_timeout_s: float = 30.0
     retry_timeout_s: float = 60.0
+    security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
 DEFAULTS = ConsumerSettings()
@@ -83,9 +93,6 @@ def file_settings(options: Mapping[str, str]) -> ConsumerSettings:
 
 def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
     """Raises UsageError naming the option."""
-    protocol = options.get(_PROTOCOL, "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise UsageError(f"option '{_PROTOCOL}' = {protocol!r} is not supported: connections to brokers are PLAINTEXT")
     default = DEFAULTS
     settings = ConsumerSettings(
         client_id=options.get(_CLIENT_ID, "").strip() or default.client_id,
@@ -97,6 +104,7 @@ def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
         partition_max_bytes=_number(options, _PARTITION_BYTES, default.partition_max_bytes, 1),
         request_timeout_s=_number(options, _REQUEST_TIMEOUT, int(default.request_timeout_s * 1000), 1) / 1000,
         retry_timeout_s=_number(options, _API_TIMEOUT, int(default.retry_timeout_s * 1000), 1) / 1000,
+        security=security_settings(options, "read from"),
     )
     if settings.max_wait_ms >= settings.request_timeout_s * 1000:
         raise UsageError(
@@ -106,6 +114,37 @@ def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
     return settings
 
 
+def security_settings(options: Mapping[str, str], purpose: str) -> dict[str, str]:
+    """Kafka's settings security.protocol, ssl.* and sasl.* of a client, checked. purpose: "read from" or "write to".
+
+    Raises UsageError naming the setting, without a password or key."""
+    settings = {name.removeprefix("kafka."): value for name, value in options.items() if is_security(name, options)}
+    if settings:
+        try:
+            client_module("security", purpose).ClientSecurity.of(settings)
+        except UsageError as error:
+            text = _SETTING.sub(r"'kafka.\g<0>'", str(error))
+            raise UsageError(f"option {text}" if text[0] == "'" else text, path=error.path) from None
+    return settings
+
+
+def is_security(name: str, options: Mapping[str, str]) -> bool:
+    """Whether an option concerns the security of connections, and they have any."""
+    plaintext = options.get(PROTOCOL, "PLAINTEXT").strip().upper() == "PLAINTEXT"
+    return name.startswith(_SECURITY) and not plaintext
+
+
+def client_module(name: str, purpose: str) -> ModuleType:
+    """A module of kreplog.client. Raises UsageError where the package that it needs is missing."""
+    try:
+        return import_module(f"kreplog.client.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"kafka.bootstrap.servers: {error}; to {purpose} brokers, pip install 'kreplog[cluster]' here and on every "
+            "worker"
+        ) from error
+
+
 def warn_unused(options: Mapping[str, str]) -> None:
     """Name the options without a meaning in one warning. CRCs are checked whatever check.crcs says."""
     unused = sorted(
@@ -113,6 +152,7 @@ def warn_unused(options: Mapping[str, str]) -> None:
         for name in options
         if name.startswith("kafka.")
         and name not in _USED
+        and not is_security(name, options)
         and not (name == _CHECK_CRCS and options[name].strip().lower() == "true")
     )
     if unused:

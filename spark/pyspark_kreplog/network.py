@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import kreplog
 from kreplog.closing import Closing
-from kreplog.errors import KreplogError, LogTruncatedError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import KreplogError, LogTruncatedError, OffsetOutOfRangeError
 from kreplog.types import TopicPartition, topic_id_text, topic_uuid
 from pyspark_kreplog.bounds import end_offset
-from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
+from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings, client_module
 from pyspark_kreplog.leader_epochs import Entries
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
 from pyspark_kreplog.options import ReadOptions
@@ -41,14 +41,10 @@ _COMMIT_S = 5.0
 
 def connect(bootstrap: str, columns: Sequence[str] = ("offset",), settings: ConsumerSettings = DEFAULTS) -> Consumer:
     """A consumer of the cluster. Raises UsageError where the package that it needs is missing."""
-    try:
-        from kreplog.client.consumer import Consumer
-    except ImportError as error:
-        raise UsageError(
-            f"kafka.bootstrap.servers: {error}; to read from brokers, pip install 'kreplog[cluster]' here and on every "
-            "worker"
-        ) from error
-    return Consumer(bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, **asdict(settings))
+    consumer: Consumer = client_module("consumer", "read from").Consumer(
+        bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, **asdict(settings)
+    )
+    return consumer
 
 
 def lost_record_errors() -> tuple[type[KreplogError], ...]:
@@ -138,14 +134,17 @@ class ClusterReader(Closing):
         return select_subscribed(self._options, self._discover())
 
     def _discover(self) -> list[TopicPartition]:
-        """The partitions of topics that may be named, and the first of every other topic, which messages list."""
-        named = self._options.topics or {partition.topic for partition in self._options.assigned or ()}
+        """The partitions of topics that are read, and the first of every other topic, which messages list. Raises
+        TopicAuthorizationError for a topic that is to be read and may not be."""
+        existing = [TopicPartition(topic, 0) for topic in self._consumer.topics()]
+        if self._options.pattern is None:
+            named = set(self._options.topics or {partition.topic for partition in self._options.assigned or ()})
+        else:
+            named = {first.topic for first in select_subscribed(self._options, existing)[0]}
+        self._consumer.require_readable(sorted(named))
         found: list[TopicPartition] = []
-        for topic in self._consumer.topics():
-            if self._options.pattern is None and topic not in named:
-                found.append(TopicPartition(topic, 0))
-            else:
-                found += self._partitions_of(topic)
+        for first in existing:
+            found += self._partitions_of(first.topic) if first.topic in named else [first]
         return sorted(found)
 
     def _partitions_of(self, topic: str) -> dict[TopicPartition, PartitionMetadata]:

@@ -6,13 +6,14 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from kreplog.config import COMPRESSION_TYPES
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import check_topic
+from pyspark_kreplog.kafka_options import PROTOCOL, is_security, security_settings
 from pyspark_kreplog.options import local_path
 
 MAX_PARTITIONS = 10_000
@@ -42,7 +43,7 @@ TIMES = {
 }
 _BROKERS = (
     *("topic", "kafka.bootstrap.servers", "kafka.compression.type", BATCH_BYTES, MAX_REQUEST_BYTES, *TIMES),
-    *("kafka.client.id", "kafka.acks", "kafka.enable.idempotence", "kafka.security.protocol"),
+    *("kafka.client.id", "kafka.acks", "kafka.enable.idempotence", PROTOCOL),
     TRANSACTIONAL_ID,
 )
 _ALL_IN_SYNC = ("all", "-1")
@@ -74,7 +75,8 @@ class SinkOptions:
 @dataclass(frozen=True, slots=True)
 class BrokerSinkOptions:
     """A checked set of options of a sink to brokers. bootstrap: "host:port", with commas between several. topic: None
-    where each row names its own. transactional_id: None to write at least once."""
+    where each row names its own. transactional_id: None to write at least once. security: holds passwords and keys, so
+    that no text of these options has it."""
 
     bootstrap: str
     topic: str | None
@@ -87,6 +89,7 @@ class BrokerSinkOptions:
     client_id: str
     transactional_id: str | None = None
     transaction_timeout_s: float = 60.0
+    security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions | BrokerSinkOptions:
@@ -119,14 +122,9 @@ def parse_path_sink(given: Mapping[str, str]) -> SinkOptions:
 
 def _parse_broker_sink(options: Mapping[str, str]) -> BrokerSinkOptions:
     _refuse(options, _REFUSED)
-    secure = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if secure != "PLAINTEXT":
-        raise UsageError(
-            f"option 'kafka.security.protocol' = {secure!r} is not supported: connections to brokers are PLAINTEXT"
-        )
     _check_acks(options)
-    known = {name.lower() for name in (*_BROKERS, *_WITHOUT_MEANING)} - {"kafka.bootstrap.servers"}
-    unused = sorted(name for name in options if name not in known and name not in ("kafka.bootstrap.servers", "path"))
+    known = {name.lower() for name in ("path", *_BROKERS, *_WITHOUT_MEANING)}
+    unused = sorted(name for name in options if name not in known and not is_security(name, options))
     if unused:
         _log.warning("of a write to brokers these options have no effect: %s", ", ".join(unused))
     max_request_bytes = _number(options, MAX_REQUEST_BYTES, 1048576, 128, 2**30) or 0
@@ -145,6 +143,7 @@ def _parse_broker_sink(options: Mapping[str, str]) -> BrokerSinkOptions:
         client_id=options.get("kafka.client.id", "kreplog-spark"),
         transactional_id=_transactional_id(options),
         transaction_timeout_s=times["kafka.transaction.timeout.ms"],
+        security=security_settings(options, "write to"),
     )
 
 
@@ -227,12 +226,13 @@ def check_sink_columns(schema: StructType, topic: str | None) -> None:
         )
     if "value" not in names:
         raise UsageError(f"Required attribute 'value' not found: the columns are {', '.join(schema.fieldNames())}")
-    for field in schema.fields:
-        if field.name == "topic" and topic is not None:
+    for column in schema.fields:
+        name = column.name
+        if name == "topic" and topic is not None:
             continue
-        if field.name in _COLUMN_TYPES and not _fits(field):
+        if name in _COLUMN_TYPES and not _fits(column):
             raise UsageError(
-                f"unsupported type {field.dataType.simpleString()} of column {field.name}: {_COLUMN_TYPES[field.name]}"
+                f"unsupported type {column.dataType.simpleString()} of column {name}: {_COLUMN_TYPES[name]}"
             )
 
 

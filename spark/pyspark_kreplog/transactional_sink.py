@@ -17,14 +17,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.broker_sink import (
+    PURPOSE,
     Rows,
     by_topic,
-    client_module,
     explained,
     of_topic,
     producer_settings,
     require_topic,
 )
+from pyspark_kreplog.kafka_options import client_module
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions
 
@@ -122,7 +123,7 @@ class TransactionalSink:
 
     def _producer(self) -> TransactionalProducer:
         options = self._options
-        producer: TransactionalProducer = client_module("transactional_producer").TransactionalProducer(
+        producer: TransactionalProducer = client_module("transactional_producer", PURPOSE).TransactionalProducer(
             options.bootstrap, options.transactional_id, options.transaction_timeout_s, **producer_settings(options)
         )
         return producer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from kreplog.core.security.plain import PlainServer
 from kreplog.core.security.sasl import SaslConnection, SaslMechanism
 from kreplog.core.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramServer
 from kreplog.errors import AuthenticationError, ErrorCode, UsageError
+from kreplog.tls import TlsSettings
 from kreplog.types import SecurityProtocol
 from kreplog.wire.versions import ApiKey
 
@@ -84,6 +86,24 @@ def test_settings_that_are_refused(changes: dict[str, str], reason: str) -> None
         ClientSecurity.of({**LOGIN, **changes})
     assert "secret" not in str(refused.value)
     assert "pencil" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"truststore.certificates": "secret"}, "ssl.truststore.certificates: "),
+        ({"truststore.certificates": "secret", "truststore.location": "ca.pem"}, "not both"),
+        ({"keystore.key": "secret"}, "ssl.keystore.key and ssl.keystore.certificate.chain belong together"),
+        ({"keystore.key": "secret", "keystore.certificate.chain": "secret"}, "they are the private key and its"),
+        ({"keystore.key": "secret" * 6000, "keystore.certificate.chain": "secret"}, "more than 32768 bytes"),
+        ({"keystore.key": "secret", "keystore.certificate.chain": "x", "keystore.location": "k.pem"}, "k.pem"),
+    ],
+)
+def test_pem_in_place_of_files_is_checked_and_never_quoted(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as refused:
+        ClientSecurity.of({"security.protocol": "SSL", **{f"ssl.{name}": value for name, value in given.items()}})
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
+    assert "secret" not in repr(TlsSettings(keystore_key="secret"))
 
 
 def test_files(tmp_path: Path) -> None:

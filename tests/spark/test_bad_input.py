@@ -89,7 +89,7 @@ WRONG_FOR_SOURCES: dict[str, tuple[str, ...]] = {
 OF_BROKERS = ("-1", "1.5", "many", "", "9" * 30)
 WRONG_FOR_BROKER_SOURCES: dict[str, tuple[str, ...]] = {
     "kafka.isolation.level": ("", "serializable"),
-    "kafka.security.protocol": ("", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "kafka.security.protocol": ("", "TLS"),
     "kafka.fetch.min.bytes": OF_BROKERS,
     "kafka.fetch.max.wait.ms": (*OF_BROKERS, "30000"),
     "kafka.fetch.max.bytes": (*OF_BROKERS, "0"),
@@ -121,7 +121,7 @@ WRONG_FOR_BROKER_SINKS: dict[str, tuple[str, ...]] = {
     "kafka.transaction.timeout.ms": (*COUNTS, "999"),
     "kafka.acks": ("", "2", "some"),
     "kafka.enable.idempotence": BOOLEANS,
-    "kafka.security.protocol": ("", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "kafka.security.protocol": ("", "TLS"),
 }
 SELECTED = {name.lower() for name in source_options._CHOICES}
 

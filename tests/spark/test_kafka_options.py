@@ -13,6 +13,7 @@ from pyspark_kreplog.options import ReadOptions, parse_batch, parse_stream
 
 pytestmark = pytest.mark.spark
 
+SSL = {"security_protocol": "SSL"}
 BASE = {"kafka.bootstrap.servers": "host:9092", "subscribe": "t"}
 
 
@@ -36,12 +37,12 @@ def test_settings_of_the_consumer(caplog: pytest.LogCaptureFixture) -> None:
                 "kafka.request.timeout.ms": "2500",
                 "kafka.default.api.timeout.ms": "5000",
                 "kafka.group.id": "g",
-                "kafka.security.protocol": "plaintext",
+                "kafka.security.protocol": "ssl",
                 "kafka.check.crcs": "true",
             }
         )
     assert found.consumer == ConsumerSettings(
-        "job 7", "read_committed", "r1", 100, 250, 52428800, 1048576, request_timeout_s=2.5, retry_timeout_s=5.0
+        "job 7", "read_committed", "r1", 100, 250, 52428800, 1048576, 2.5, 5.0, {"security.protocol": "ssl"}
     )
     assert found.group == "g"
     assert not caplog.records
@@ -68,7 +69,16 @@ def test_options_without_effect_are_named_in_one_warning(caplog: pytest.LogCaptu
     ("options", "message"),
     [
         ({"isolation_level": "serializable"}, r"'kafka.isolation.level' = 'serializable' must be read_committed or"),
-        ({"security_protocol": "SASL_SSL"}, r"'kafka.security.protocol' = 'SASL_SSL' is not supported"),
+        ({"security_protocol": "SASL_SSL"}, r"option 'kafka.sasl.mechanism' = nothing: it is one of PLAIN, SCRAM-SHA"),
+        ({**SSL, "ssl_truststore_type": "JKS"}, r"option 'kafka.ssl.truststore.type' = JKS: allowed: PEM"),
+        (
+            {**SSL, "ssl_truststore_location": "/ssl.d"},
+            r"option 'kafka.ssl.truststore.location' = /ssl.d cannot be read",
+        ),
+        (
+            {**SSL, "ssl_keystore_password": "secret"},
+            r"option 'kafka.ssl.keystore.password' is not a setting of a client",
+        ),
         ({"fetch_min_bytes": "-1"}, r"'kafka.fetch.min.bytes' = '-1' must be a whole number from 0 to 2147483647"),
         ({"fetch_max_bytes": "0"}, r"'kafka.fetch.max.bytes' = '0' must be a whole number from 1"),
         ({"max_partition_fetch_bytes": "1 MB"}, r"'kafka.max.partition.fetch.bytes' = '1 MB' must be"),
