@@ -264,7 +264,7 @@ def test_more_rows_than_are_held_in_memory(cluster: LocalCluster) -> None:
     [
         ({"kafka.acks": "2"}, "option 'kafka.acks' = '2' must be all"),
         ({"kafka.enable.idempotence": "maybe"}, "must be true or false"),
-        ({"kafka.security.protocol": "SSL"}, "connections to brokers are PLAINTEXT"),
+        ({"kafka.security.protocol": "TLS"}, "this client offers PLAINTEXT, SSL"),
         ({"kafka.partitioner.class": "t"}, "Kafka's default partitioner"),
         ({"kafka.bootstrap.servers": "localhost"}, "must be host:port"),
         ({"kafka.bootstrap.servers": ""}, "must be host:port"),
