@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import (
@@ -72,19 +73,29 @@ def kafka_admin_client(
     UsageError."""
     servers, security = bootstrap_servers(cluster, bootstrap, command_config)
     if security.login is not None:
-        with asyncio.Runner() as runner:
-            AdminClient(runner, servers, security).metadata(())  # kafka-python reports a refused login as a time-out
+        _require_metadata(servers, security)
     with kafka_errors():
-        admin = KafkaAdminClient(
-            bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-            request_timeout_ms=ADMIN_TIMEOUT_MS + 5000,
-            **security.of_kafka_python(),
-        )
+        try:
+            admin = KafkaAdminClient(
+                bootstrap_servers=servers,
+                bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
+                request_timeout_ms=ADMIN_TIMEOUT_MS + 5000,
+                **security.of_kafka_python(),
+            )
+        except KafkaError:
+            _require_metadata(servers, security)
+            raise
         try:
             yield admin
         finally:
             admin.close()
+
+
+def _require_metadata(servers: list[str], security: ClientSecurity) -> None:
+    """Raises UnreachableError or AuthenticationError with the reason: kafka-python reports a login that is refused, or
+    that is lacking, as a time-out."""
+    with asyncio.Runner() as runner:
+        AdminClient(runner, servers, security).metadata(())
 
 
 @contextmanager
