@@ -25,6 +25,7 @@ MAX_LINES = 100_000
 """Lines that are read of each file, the newest: some 30 MB."""
 
 _REQUEST = re.compile(r"(LeaderAndIsr|StopReplica|UpdateMetadata) (sent|applied|refused)")
+_RECEIVED = " applied", " refused"
 _CONTROLLER = re.compile(r"broker (\d+) is the controller of epoch \d+")
 _STARTED = re.compile(r"broker \d+ listens on ")
 _STOPPED = re.compile(r"broker \d+ has stopped")
@@ -86,7 +87,8 @@ def read(folders: Mapping[int, Path]) -> tuple[list[Line], list[str]]:
         raise UsageError("the log files have no JSON: set server.log.format to json, and restart the brokers")
     if other:
         notes.append(f"{other:,} lines that are no log lines are left out.")
-    lines.sort(key=lambda line: line.at_us)
+    # In one millisecond requests are sent before they are applied, also where the id of the controller is the higher one.
+    lines.sort(key=lambda line: (line.at_us, line.facts["message"].endswith(_RECEIVED)))
     return lines, notes
 
 
@@ -171,7 +173,7 @@ class _Events:
     def __init__(self, brokers: Iterable[int], partitions: Iterable[str]) -> None:
         self._status = dict.fromkeys(brokers, "down")
         self._partitions = frozenset(partitions)
-        self._sent: dict[tuple[Any, ...], RecordedEvent] = {}
+        self._sent: dict[tuple[Any, ...], deque[RecordedEvent]] = {}
         self._states: dict[str, tuple[Any, ...]] = {}
 
     def of(self, lines: Sequence[Line]) -> Iterator[RecordedEvent]:
@@ -189,8 +191,9 @@ class _Events:
         facts = line.facts
         rows = [line.facts for line in lines if "partition" in line.facts]
         partitions = tuple(row["partition"] for row in rows)
-        text = shortened("; ".join(map(_row, rows)) or "no partitions", MAX_TEXT)
-        key = name, facts.get("controller"), facts.get("controller_epoch"), text
+        whole = "; ".join(map(_row, rows)) or "no partitions"
+        text = shortened(whole, MAX_TEXT)
+        key = name, facts.get("controller"), facts.get("controller_epoch"), whole
         if outcome == "sent":
             target = f"b{facts.get('to')}"
             event = RecordedEvent(
@@ -200,11 +203,10 @@ class _Events:
             if "brokers" in facts:
                 for broker in self._status:
                     event.changes += self._now(broker, "up" if broker in facts["brokers"] else "down")
-            self._sent[facts.get("to"), *key] = event
+            self._sent.setdefault((facts.get("to"), *key), deque()).append(event)
             return event
-        sent = self._sent.pop((line.broker, *key), None)
-        if sent is not None:
-            sent.until = line.at_us
+        if sent := self._sent.get((line.broker, *key)):
+            sent.popleft().until = line.at_us
         error = f" {facts.get('error')}" if outcome == "refused" else ""
         event = RecordedEvent(
             line.at_us, "broker", f"b{line.broker}", f"{name} {outcome}{error}: {text}", partitions, line.broker

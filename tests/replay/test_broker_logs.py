@@ -93,6 +93,22 @@ def test_a_request_is_a_message_that_arrives_where_it_is_applied(tmp_path: Path,
     assert (recording.brokers, recording.partitions) == ([1, 2], ["t-0"])
 
 
+def test_requests_of_one_text_and_of_one_millisecond_arrive_one_after_the_other(tmp_path: Path, wrote: Any) -> None:
+    """Also where the controller's id is the higher one."""
+    wrote(2, 10, logs.log_sent, leader_and_isr(1, 0, 1, 2), 1)
+    wrote(1, 10, logs.log_applied, leader_and_isr(1, 0, 1, 2), ErrorCode.NONE)
+    for sent in (12, 13):
+        wrote(2, sent, logs.log_sent, leader_and_isr(2, 0, 1, 2), 1)
+    for applied in (14, 15):
+        wrote(1, applied, logs.log_applied, leader_and_isr(2, 0, 1, 2), ErrorCode.NONE)
+    recording = read(tmp_path)
+    assert [(event.at // 1000, event.until // 1000) for event in recording.events if event.kind == "message"] == [
+        (0, 0),
+        (2, 4),
+        (3, 5),
+    ]
+
+
 def test_a_refused_request_changes_nothing(tmp_path: Path, wrote: Any) -> None:
     wrote(1, 0, logs.log_sent, leader_and_isr(2, 0, 1, 2), 2)
     wrote(2, 1, logs.log_applied, leader_and_isr(2, 0, 1, 2), ErrorCode.STALE_CONTROLLER_EPOCH)
