@@ -87,7 +87,7 @@ def read(folders: Mapping[int, Path]) -> tuple[list[Line], list[str]]:
         raise UsageError("the log files have no JSON: set server.log.format to json, and restart the brokers")
     if other:
         notes.append(f"{other:,} lines that are no log lines are left out.")
-    # In one millisecond requests are sent before they are applied, also where the id of the controller is the higher one.
+    # Of one millisecond: sent before applied, also where the id of the controller is the higher one.
     lines.sort(key=lambda line: (line.at_us, line.facts["message"].endswith(_RECEIVED)))
     return lines, notes
 
