@@ -21,6 +21,9 @@ export function recordsView(main, [topic, partition]) {
   const batches = el("details", {}, el("summary", {}, "Batches"));
   const list = el("div", {});
   const more = el("button", { type: "button", onclick: () => next(), hidden: true }, "Next records");
+  let loaded = null; // topic, partition and perhaps key of what is shown
+  let first = null; // parameters of its first page
+  let generation = 0;
   let page = null;
   let timer = null;
   let shown = [];
@@ -34,7 +37,9 @@ export function recordsView(main, [topic, partition]) {
     note, batches, list, more);
 
   async function load() {
-    const parameters = { topic: name.value, partition: where.value };
+    loaded = { topic: name.value, partition: where.value };
+    if (key.value) loaded.key = key.value;
+    const parameters = { ...loaded };
     if (from.value === "offset") parameters.offset = at.value || "0";
     if (from.value === "newest") parameters.newest = at.value || "50";
     if (from.value === "time") parameters.time_ms = String(Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(at.value) ? at.value : `${at.value}Z`));
@@ -42,25 +47,27 @@ export function recordsView(main, [topic, partition]) {
     shown = [];
     shownBatches = [];
     page = null;
-    await fetchPage(parameters);
+    first = parameters;
+    await fetchPage(first);
   }
 
   async function next() {
-    if (page) await fetchPage({ topic: name.value, partition: where.value, offset: page.next_offset });
+    if (loaded) await fetchPage(page ? { ...loaded, offset: page.next_offset } : first);
   }
 
   async function fetchPage(parameters) {
+    const begun = ++generation; // late answers of earlier ones are dropped
     clearTimeout(timer);
-    if (key.value) parameters.key = key.value;
     try {
       const found = await get("/api/records", parameters);
-      if (left) return;
+      if (left || begun !== generation) return;
       page = found;
       shown = [...shown, ...page.records].slice(-MAX_SHOWN);
       shownBatches = [...shownBatches, ...page.batches].slice(-MAX_SHOWN);
       setText(note, `offsets ${number(page.log_start_offset)} to ${number(page.high_watermark)}; read up to ${number(page.next_offset)}`);
       if (page.records.length || page.batches.length || shown.length === 0) render();
     } catch (error) {
+      if (left || begun !== generation) return;
       setText(note, error.message);
     }
     more.hidden = !page || page.next_offset >= page.high_watermark;
@@ -81,7 +88,7 @@ export function recordsView(main, [topic, partition]) {
   }
 
   function recordRow(record) {
-    const at = { topic: name.value, partition: where.value, offset: record.offset };
+    const at = { topic: loaded.topic, partition: loaded.partition, offset: record.offset };
     const headers = record.headers.map(([header, value]) => el("div", {}, `${header}: `, data(value, form.value)));
     if (record.more_headers) headers.push(el("div", {}, `and ${number(record.more_headers)} more`));
     const line = row(number(record.offset), record.timestamp_ms < 0 ? "–" : time(record.timestamp_ms),
