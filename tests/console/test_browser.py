@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -219,6 +219,67 @@ def test_long_records_damaged_batches_and_new_ones(browser: Browser, tmp_path: P
         sees(page, "new", "pre")
 
 
+def test_records_stay_those_that_were_shown(browser: Browser, tmp_path: Path) -> None:
+    for name, value in (("a-0", b"of a " * 2000), ("b-0", b"of b " * 3000)):
+        with Log.open(tmp_path / name) as log:
+            log.append(value)
+    with visiting(browser, DirectorySource(tmp_path)) as visit:
+        page = visit.page
+        page.goto(f"{visit.console.origin}/#/records/a/0")
+        sees(page, "of a", "pre")
+        page.get_by_label("Topic").fill("b")
+        page.get_by_label("Show bytes as").select_option("JSON")
+        with page.expect_download() as saved:
+            page.get_by_role("link", name="save").click()
+        assert saved.value.path().stat().st_size == 10_000
+        with page.expect_request("**/api/records*") as followed:
+            page.get_by_label("follow").check()
+        assert "topic=a&" in followed.value.url
+
+
+def test_follow_goes_on_behind_a_failure(browser: Browser, tmp_path: Path) -> None:
+    Log.open(tmp_path / "a-0").close()
+    with visiting(browser, DirectorySource(tmp_path)) as visit:
+        page = visit.page
+        page.goto(f"{visit.console.origin}/#/records")
+        page.get_by_label("Topic").fill("late")
+        page.get_by_label("follow").check()
+        with page.expect_response("**/api/records*") as failed:
+            page.get_by_role("button", name="Show").click()
+        assert not failed.value.ok
+        with Log.open(tmp_path / "late-0") as log:
+            log.append(b"came later")
+        sees(page, "came later", "pre")
+
+
+def test_a_confirmation_does_what_was_prepared(browser: Browser) -> None:
+    source = FakeSource()
+
+    async def act(name: str, parameters: Mapping[str, str], confirmed: str | None) -> dict[str, Any]:
+        source.acts.append((name, dict(parameters), confirmed))
+        return {"text": f"prepared {parameters['topic']}", "command": "c", "name": "n", "done": "is done"}
+
+    source.act = act  # type: ignore[method-assign]  # it describes what it would do
+    with visiting(browser, source, allow_writes=True) as visit:
+        page = visit.page
+        page.get_by_text("Create a topic").click()
+        name = page.get_by_label("name", exact=True)
+        name.fill("first")
+        page.route("**/api/acts/*", lambda route: (name.fill("second"), route.continue_()))
+        with page.expect_response("**/api/acts/*"):
+            page.get_by_role("button", name="Prepare").click()
+        page.unroute("**/api/acts/*")
+        page.evaluate("() => new Promise((done) => setTimeout(done, 100))")  # the page has seen the answer
+        assert not page.get_by_role("button", name="Do it").is_visible()
+        page.get_by_role("button", name="Prepare").click()
+        sees(page, "prepared second")
+        name.evaluate("(input) => { input.value = 'third'; }")
+        page.get_by_label("Name that confirms").fill("n")
+        page.get_by_role("button", name="Do it").click()
+        sees(page, "is done")
+        assert source.acts[-1][1]["topic"] == "second"
+
+
 def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
     source, name = FakeSource(), HOSTILE[0]
     member = {"member_id": name, "instance_id": name, "client_id": name, "host": name, "partitions": [name]}
@@ -246,6 +307,9 @@ def test_a_console_that_ends_and_one_that_follows(browser: Browser) -> None:
         with serving(source) as console:
             visit = Visit(console, context)
             sees(visit.page, "Healthy: 2 brokers")
+            for controller in (1, 0):
+                source.now = replace(source.now, controller=controller)
+                sees(visit.page, f"→ {controller}", ".events")
         sees(visit.page, "The console does not respond", "#banner")
         with serving(source, port=console.port) as console:
             sees(visit.page, "This page has no session any more", "#banner")
@@ -253,6 +317,8 @@ def test_a_console_that_ends_and_one_that_follows(browser: Browser) -> None:
             visit.page.locator("#banner").wait_for(state="hidden")
             source.now = replace(source.now, controller=-1)
             sees(visit.page, "there is no controller", "#health")
+            sees(visit.page, "controller 0 → none", ".events")
+            assert visit.page.locator(".events li").count() == 1  # those of the console that ended are gone
     finally:
         context.close()
 
