@@ -52,6 +52,7 @@ class ConsoleAccess:
         self._cookie = f"kreplog-console-{port}"  # browsers send the cookies of one port to all ports of a host
         self._hosts = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
         self._origins = {f"http://{host}" for host in self._hosts}
+        self._https_host = ""
         if origin:
             parts = urlsplit(origin)
             if (
@@ -62,6 +63,8 @@ class ConsoleAccess:
                 raise UsageError(f"--origin {origin!r}: give scheme and host, as in https://kafka.example.com")
             self._hosts.add(parts.netloc)
             self._origins.add(origin)
+            if parts.scheme == "https":
+                self._https_host = parts.netloc
         self._bearer = bearer
         self._announce = announce
         self._sessions: dict[str, None] = {}
@@ -116,7 +119,8 @@ class ConsoleAccess:
         self._trim()
         self.renew_token()
         response = web.Response(status=303, headers={"Location": "/"})
-        response.set_cookie(self._cookie, session, httponly=True, samesite="Strict", path="/")
+        secure = request.host == self._https_host
+        response.set_cookie(self._cookie, session, secure=secure, httponly=True, samesite="Strict", path="/")
         return response
 
     def _trim(self) -> None:

@@ -46,6 +46,12 @@ def test_a_token_makes_one_session(console: Console) -> None:
     assert len(set(console.tokens)) == 3
 
 
+def test_the_cookie_of_an_https_origin_is_secure(console: Console) -> None:
+    for host, secure in (("kafka.example.com", True), (f"127.0.0.1:{console.port}", False)):
+        answer = console.request(f"{LOGIN}?token={console.tokens[-1]}", Host=host)
+        assert ("Secure" in str(answer.headers["Set-Cookie"])) is secure
+
+
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=%00%ff", "?token=ä"])
 def test_a_wrong_token_makes_none(console: Console, query: str) -> None:
     answer = console.request(LOGIN + query.replace("ä", "%C3%A4"))
