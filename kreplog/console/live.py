@@ -2,9 +2,11 @@
 
 A page has one websocket. It sends what it looks at,
 
-    {"topic": name or null, "partitions": [numbers that are visible], "events": number of the first event it lacks}
+    {"topic": name or null, "partitions": [numbers that are visible], "events": number of the first event it lacks,
+     "run": the `run` that it received, "" for none}
 
-and receives messages with any of `error` (why the source cannot be read, "" once it can), `overview`, `events`,
+and receives messages with any of `run` (in the first: a random id of the Watch, which numbers its events from 0),
+`error` (why the source cannot be read, "" once it can), `overview`, `events` (oldest first, a burst in several),
 `rows` (partitions of the topic that changed since they were sent: number, leader, epoch, replicas, ISR), `gone`
 (numbers of those that are no more) and `replicas` (of the visible partitions, with their offsets).
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,6 +36,9 @@ SHARE = 0.5
 
 MAX_VISIBLE = 200
 """Partitions whose offsets a page may follow."""
+
+PAGE_EVENTS = 2000
+"""The newest events that a page without any receives; it fetches earlier ones where one looks for them."""
 
 MAX_MESSAGE_BYTES = 64 << 10
 SEND_TIMEOUT_S = 30.0
@@ -56,11 +62,12 @@ class Source(Protocol):
 
 class Watch:
     """The last snapshot of a source, and the events so far. writable: pages may act. error: why the snapshot is old,
-    "" where it is not."""
+    "" where it is not. run_id: a random name, as events of another watch have the same numbers."""
 
     def __init__(self, source: Source, writable: bool) -> None:
         self.source = source
         self.writable = writable
+        self.run_id = secrets.token_hex(8)
         self.timeline = Timeline()
         self.snapshot = ClusterSnapshot()
         self.overview: dict[str, Any] = {}
@@ -114,6 +121,7 @@ class Viewer:
         self._watch = watch
         self._socket = socket
         self._version = -1
+        self._run_sent = False
         self._error: str | None = None
         self._overview: dict[str, Any] = {}
         self._event = 0
@@ -125,11 +133,13 @@ class Viewer:
     def look_at(self, request: Any) -> None:
         """Raises ValueError for what is no request of a page."""
         match request:
-            case {"topic": str() | None as topic, "partitions": [*numbers], "events": int(event)}:
+            case {"topic": str() | None as topic, "partitions": [*numbers], "events": int(event), "run": str(run)}:
                 if len(numbers) > MAX_VISIBLE or not all(type(number) is int for number in numbers):
                     raise ValueError("partitions")
             case _:
                 raise ValueError("not what a page sends")
+        if run != self._watch.run_id:
+            event = max(0, self._watch.timeline.end - PAGE_EVENTS)
         if topic != self._topic:
             self._rows = {}
         self._topic, self._visible, self._event = topic, numbers, event
@@ -140,23 +150,29 @@ class Viewer:
         """Send what the page lacks, until cancelled or the page is gone."""
         await self._looks.wait()
         while True:
-            message = self._lacking()
-            message |= await self._replicas()
-            if message:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await self._socket.send_str(json.dumps(message, separators=(",", ":")))
-            await self._watch.wait(self._version, POLL_S)
+            await self._send(self._lacking())
+            await self._send(await self._replicas())  # by itself: a broker that stalls holds back no event
+            if self._event >= self._watch.timeline.end:
+                await self._watch.wait(self._version, POLL_S)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._socket.send_str(json.dumps(message, separators=(",", ":")))
 
     def _lacking(self) -> dict[str, Any]:
         watch = self._watch
         message: dict[str, Any] = {}
+        if not self._run_sent:
+            self._run_sent = True
+            message["run"] = watch.run_id
         if self._error != watch.error:
             message["error"] = self._error = watch.error
         if self._overview is not watch.overview:
             message["overview"] = self._overview = watch.overview
         if self._event < watch.timeline.end:
-            message["events"] = watch.timeline.since(self._event)
-            self._event = watch.timeline.end
+            message["events"] = events = watch.timeline.since(self._event)
+            self._event = events[-1]["number"] + 1
         if self._version == watch.version:
             return message
         self._version = watch.version

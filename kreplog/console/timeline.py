@@ -9,7 +9,7 @@ from typing import Any
 
 MAX_EVENTS = 10_000
 MAX_SENT = 500
-"""Events in one response, the newest."""
+"""Events in one response."""
 
 
 class Timeline:
@@ -23,15 +23,17 @@ class Timeline:
             self._events.append({"number": self.end, "time_ms": time_ms, **event})
             self.end += 1
 
-    def since(self, number: int, topic: str | None = None, before: int | None = None) -> list[dict[str, Any]]:
-        """The newest MAX_SENT events from `number` on, oldest first. topic: only those about it, and about brokers.
-        before: only those with a lower number."""
-        found: list[dict[str, Any]] = []
-        for event in islice(reversed(self._events), len(self._events)):
-            if event["number"] < number or len(found) == MAX_SENT:
-                break
-            if before is not None and event["number"] >= before:
-                continue
-            if topic is None or event.get("topic", topic) == topic:
-                found.append(event)
-        return found[::-1]
+    def since(self, number: int) -> list[dict[str, Any]]:
+        """The oldest MAX_SENT events from `number` on, oldest first."""
+        start = max(0, number - (self.end - len(self._events)))
+        return list(islice(self._events, start, start + MAX_SENT))
+
+    def before(self, number: int, topic: str | None = None) -> list[dict[str, Any]]:
+        """The newest MAX_SENT events with a lower number, oldest first. topic: only those about it, and about
+        brokers."""
+        found = (
+            event
+            for event in reversed(self._events)
+            if event["number"] < number and (topic is None or event.get("topic", topic) == topic)
+        )
+        return list(islice(found, MAX_SENT))[::-1]

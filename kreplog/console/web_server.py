@@ -84,8 +84,8 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
         return web.Response(body=body or b"", content_type="application/octet-stream", headers=headers)
 
     async def events(request: web.Request) -> web.Response:
-        topic, before = request.query.get("topic"), number_in(request.query, "before")
-        return web.json_response({"events": watch.timeline.since(0, topic, before)})
+        before = number_in(request.query, "before")
+        return web.json_response({"events": watch.timeline.before(before, request.query.get("topic"))})
 
     async def act(request: web.Request) -> web.Response:
         if not allow_writes:

@@ -26,7 +26,7 @@ from tests.console.served import Console, FakeSource, serving, topic
 from tests.integration import clusters
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Route
 
     from kreplog.cluster.local_cluster import LocalCluster
 
@@ -265,7 +265,12 @@ def test_a_confirmation_does_what_was_prepared(browser: Browser) -> None:
         page.get_by_text("Create a topic").click()
         name = page.get_by_label("name", exact=True)
         name.fill("first")
-        page.route("**/api/acts/*", lambda route: (name.fill("second"), route.continue_()))
+
+        def edit(route: Route) -> None:
+            name.fill("second")
+            route.continue_()
+
+        page.route("**/api/acts/*", edit)
         with page.expect_response("**/api/acts/*"):
             page.get_by_role("button", name="Prepare").click()
         page.unroute("**/api/acts/*")

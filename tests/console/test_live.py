@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.console.live import MAX_VISIBLE
 from kreplog.console.snapshot import PartitionRow, TopicSnapshot
+from kreplog.console.timeline import MAX_SENT
 from tests.console.served import WITHIN_S, Console, FakeSource, serving, topic
 
 LED = PartitionRow(0, 3, (0, 1), (0, 1))
@@ -33,8 +34,10 @@ async def page(console: Console) -> AsyncIterator[ClientWebSocketResponse]:
         yield socket
 
 
-async def look_at(socket: ClientWebSocketResponse, name: str | None, partitions: list[int], events: int = 0) -> None:
-    await socket.send_str(json.dumps({"topic": name, "partitions": partitions, "events": events}))
+async def look_at(
+    socket: ClientWebSocketResponse, name: str | None, partitions: list[int], events: int = 0, run: str = ""
+) -> None:
+    await socket.send_str(json.dumps({"topic": name, "partitions": partitions, "events": events, "run": run}))
 
 
 async def received(socket: ClientWebSocketResponse, key: str) -> Any:
@@ -52,6 +55,7 @@ def test_a_page_receives_what_it_looks_at() -> None:
             message = json.loads(await socket.receive_str())
             assert message["overview"]["health"] == "Healthy: 2 brokers, 1 topic, 1 partition, every replica in sync."
             assert (message["error"], message["rows"], message["gone"]) == ("", [[0, 0, 3, [0, 1], [0, 1]]], [])
+            message = json.loads(await socket.receive_str())
             assert message["replicas"] == {"0": [{"broker": 0}, {"broker": 1}]}
             await look_at(socket, None, [])
             await look_at(socket, "missing", [0])
@@ -95,7 +99,9 @@ def test_an_unreachable_cluster_is_reported_and_comes_back() -> None:
         async with page(console) as socket, page(console) as other:
             for each in (socket, other):
                 await look_at(each, None, [])
-                assert (await received(each, "overview"))["error"] == ""
+                message = await received(each, "overview")
+                assert message["error"] == ""
+                run_id = message["run"]
             for failure, text in (
                 (UnreachableError("no broker responds"), "no broker responds"),
                 (ValueError("a bug"), "ValueError: a bug"),
@@ -108,7 +114,7 @@ def test_an_unreachable_cluster_is_reported_and_comes_back() -> None:
                 assert (await received(socket, "error"))["error"] == ""
                 assert (await received(other, "error"))["error"] == ""
         async with page(console) as again:
-            await look_at(again, None, [], events=1)
+            await look_at(again, None, [], events=1, run=run_id)
             kinds = [event["kind"] for event in (await received(again, "events"))["events"]]
             assert kinds == ["reachable", "unreachable", "reachable"]
 
@@ -122,8 +128,8 @@ def test_an_unreachable_cluster_is_reported_and_comes_back() -> None:
         "",
         "{",
         "[]",
-        '{"topic": 1, "partitions": [], "events": 0}',
-        '{"topic": null, "partitions": ["0"], "events": 0}',
+        '{"topic": 1, "partitions": [], "events": 0, "run": ""}',
+        '{"topic": null, "partitions": ["0"], "events": 0, "run": ""}',
         '{"topic": null, "partitions": [true], "events": 0}',
         '{"topic": null, "partitions": [], "events": "0"}',
         json.dumps({"topic": None, "partitions": list(range(MAX_VISIBLE + 1)), "events": 0}),
@@ -180,3 +186,53 @@ def test_earlier_events_are_fetched_by_number() -> None:
         assert [(event["number"], event["to"]) for event in events] == [(0, 5), (1, 6)]
         assert console.request("/api/events?before=2&topic=t").json["events"] == events  # those of brokers are of all
         assert console.request("/api/events?before=x").status == 400
+
+
+def test_a_burst_arrives_whole_and_of_this_run_alone() -> None:
+    source = FakeSource()
+    source.now = replace(source.now, topics={"t": topic(*[LED] * 2 * MAX_SENT)})
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, None, [])
+            first = await received(socket, "run")
+            behind = PartitionRow(0, 3, (0, 1), (0,))
+            source.now = replace(
+                source.now, brokers={0: source.now.brokers[0]}, topics={"t": topic(*[behind] * 2 * MAX_SENT)}
+            )
+            numbers: list[int] = []
+            kinds = set()
+            while len(numbers) <= 2 * MAX_SENT:
+                found = (await received(socket, "events"))["events"]
+                assert len(found) <= MAX_SENT
+                numbers += [event["number"] for event in found]
+                kinds |= {event["kind"] for event in found}
+            assert numbers == list(range(len(numbers))) and {"broker gone", "ISR shrinks"} <= kinds
+            await look_at(socket, None, [], events=5, run=first["run"])
+            assert (await received(socket, "events"))["events"][0]["number"] == 5
+        async with page(console) as socket:
+            await look_at(socket, None, [], events=5, run="of a console that ended")
+            message = await received(socket, "run")
+            assert message["run"] == first["run"] and message["events"][0]["number"] == 0
+
+    with serving(source) as console:
+        asyncio.run(run(console))
+
+
+def test_replicas_that_are_slow_hold_nothing_back() -> None:
+    source = FakeSource()
+
+    async def stalled(topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    source.replicas = stalled  # type: ignore[method-assign]  # a broker that does not answer
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, "t", [0])
+            message = await received(socket, "overview")
+            assert message["rows"] and "replicas" not in message
+
+    with serving(source) as console:
+        asyncio.run(run(console))

@@ -8,10 +8,17 @@ const SHOWN = 2000;
 export function events(topic) {
   const list = el("ol", { class: "events", tabindex: 0, "aria-label": "Events, newest first" });
   const earlier = el("button", { type: "button", onclick: showEarlier, hidden: true }, "Earlier events");
+  let run = state.run;
   let last = -1;
   let oldest = Infinity;
 
   function update() {
+    if (run !== state.run) {
+      run = state.run;
+      list.replaceChildren();
+      last = -1;
+      oldest = Infinity;
+    }
     const newest = state.events.at(-1)?.number ?? -1;
     if (newest === last) return;
     const fresh = state.events.filter((event) => event.number > last && (!topic || (event.topic ?? topic) === topic));

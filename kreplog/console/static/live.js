@@ -4,7 +4,7 @@ const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 2000;
 const MAX_EVENTS = 2000;
 
-export const state = { overview: null, error: "", events: [], topic: null, exists: true, rows: new Map(), replicas: new Map() };
+export const state = { overview: null, error: "", run: "", events: [], topic: null, exists: true, rows: new Map(), replicas: new Map() };
 
 let socket = null;
 let wanted = { topic: null, partitions: [], events: 0 };
@@ -33,7 +33,7 @@ export function lookAt(topic, partitions) {
 }
 
 function send() {
-  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(wanted));
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ ...wanted, run: state.run }));
 }
 
 function connect() {
@@ -61,6 +61,13 @@ async function lost() {
 }
 
 function receive(message) {
+  if (message.run !== undefined && message.run !== state.run) {
+    if (state.run) { // another console: it numbers its events anew
+      state.events = [];
+      wanted.events = 0;
+    }
+    state.run = message.run;
+  }
   if ("error" in message) state.error = message.error;
   if (message.overview) state.overview = message.overview;
   for (const event of message.events ?? []) {
