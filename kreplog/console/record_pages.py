@@ -35,6 +35,7 @@ SCAN_BYTES = 16 << 20
 """The most that a request reads where it looks for a key; the next one goes on behind that."""
 
 _BATCH_START = struct.Struct(">qiibIhi")
+_HEADER_BYTES = 61
 _PREFIX_BYTES = 12
 """Base offset and length, which the length does not count."""
 
@@ -115,14 +116,20 @@ class RecordPage:
         except (StorageError, UsageError) as error:  # its codec is not installed, or a record in it is damaged
             facts["damage"] = str(error)
             records = []
-        found = list(self._selected(records, header))
+        found = list(self._selected(records))
         if found or self.key is None:
             self.batches.append(facts)
+        if header.is_control and self.key is None and header.base_offset >= self.start:
+            if len(self.records) == self.limit:
+                self.full = True
+                self.next_offset = header.base_offset
+            else:
+                found = [_marker(header, data)]
         self.records += [{**record, "batch": header.base_offset} for record in found]
         if not self.full:
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
-    def _selected(self, records: list[Record], header: BatchInfo) -> Iterator[dict[str, Any]]:
+    def _selected(self, records: list[Record]) -> Iterator[dict[str, Any]]:
         room = self.limit - len(self.records)
         for record in records:
             if record.offset < self.start or (self.key is not None and record.key != self.key):
@@ -132,7 +139,7 @@ class RecordPage:
                 self.next_offset = record.offset
                 return
             room -= 1
-            yield _record(record, header)
+            yield _record(record)
 
     def _add_damaged(self, data: memoryview, error: CorruptBatchError) -> int:
         """Bytes to skip; 0 if the next batch cannot be found, or this one is only incomplete."""
@@ -166,12 +173,7 @@ class RecordPage:
         }
 
 
-def _record(record: Record, header: BatchInfo) -> dict[str, Any]:
-    marker = None
-    if header.is_control:
-        key = record.key or b""
-        number = _MARKER.unpack_from(key)[1] if len(key) >= _MARKER.size else -1
-        marker = _MARKERS.get(number, f"control record of type {number}")
+def _record(record: Record) -> dict[str, Any]:
     return {
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
@@ -179,8 +181,35 @@ def _record(record: Record, header: BatchInfo) -> dict[str, Any]:
         "value": preview(record.value),
         "headers": [[name, preview(value)] for name, value in record.headers[:MAX_HEADERS]],
         "more_headers": max(0, len(record.headers) - MAX_HEADERS),
-        "marker": marker,
+        "marker": None,
     }
+
+
+def _marker(header: BatchInfo, data: memoryview) -> dict[str, Any]:
+    """The record of a control batch. It is not compressed: varint length, int8 attributes, varint time and offset
+    deltas, varint length of the key; then the key, int16 version and int16 type."""
+    try:
+        position = _behind_varint(data, _HEADER_BYTES) + 1
+        for _ in range(3):
+            position = _behind_varint(data, position)
+        kind = _MARKER.unpack_from(data, position)[1]
+    except (IndexError, struct.error):  # of a writer that frames it otherwise
+        kind = -1
+    return {
+        "offset": header.base_offset,
+        "timestamp_ms": header.max_timestamp,
+        "key": None,
+        "value": None,
+        "headers": [],
+        "more_headers": 0,
+        "marker": _MARKERS.get(kind, f"control record of type {kind}"),
+    }
+
+
+def _behind_varint(data: memoryview, position: int) -> int:
+    while data[position] & 0x80:
+        position += 1
+    return position + 1
 
 
 def preview(data: bytes | None) -> dict[str, Any] | None:

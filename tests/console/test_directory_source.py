@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kreplog import Log, Topic
+from kreplog.batches import build
 from kreplog.console.directory_source import DirectorySource
 from kreplog.console.record_pages import MAX_RECORDS, PREVIEW_BYTES
 from kreplog.errors import UsageError
@@ -167,3 +168,25 @@ def test_a_topic_is_shown_while_it_is_open_for_writing(tmp_path: Path) -> None:
             assert offsets(records(console, topic="t", partition=1)) == [0]
             topic.append(b"w", partition=1)
             assert offsets(records(console, topic="t", partition=1)) == [0, 1]
+
+
+def test_markers_of_transactions_are_shown(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "t-0") as log:
+        for sequence, committed in enumerate((True, False)):
+            batch = build([b"v"], producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True)
+            log.append_batches(batch, transactional=True)
+            log.append_transaction_marker(7, 0, committed=committed, coordinator_epoch=300)
+
+    async def run() -> None:
+        source = DirectorySource(tmp_path)
+        for limit in ("1", "50"):
+            found: list[Any] = []
+            at = 0
+            while at < 4:
+                page = await source.read("records", {"topic": "t", "partition": "0", "offset": str(at), "limit": limit})
+                found += [(record["offset"], record["marker"]) for record in page["records"]]
+                at = page["next_offset"]
+            assert found == [(0, None), (1, "COMMIT"), (2, None), (3, "ABORT")]
+        await source.close()
+
+    asyncio.run(run())
