@@ -136,7 +136,7 @@ def latency_ms(address: Address, requests: int) -> float:
         began = time.perf_counter()
         connection.produce(records)
         latencies.append(time.perf_counter() - began)
-        time.sleep(PAUSE_S)  # the client is quiet
+        time.sleep(PAUSE_S)  # the load of a quiet client: some 400 requests a second, far below what a broker serves
     connection.close()
     return statistics.quantiles(latencies, n=100)[98] * 1000
 
@@ -161,7 +161,7 @@ def make_noise(address: Address) -> None:
 def noise(address: Address, settle_s: float) -> Iterator[None]:
     process = multiprocessing.get_context("spawn").Process(target=make_noise, args=(address,))
     process.start()
-    time.sleep(settle_s)  # until the quota of ten windows is used up, where there is one
+    time.sleep(settle_s)  # until the quota of all windows (11 s) is used up; no answer says so where there is no quota
     try:
         yield
     finally:
@@ -195,7 +195,7 @@ def _measure(
     def quota(client_id: str, **values: float | None) -> None:
         with cluster.store_session() as session:
             store_requests.alter_quotas(session, QuotaAlteration(QuotaEntity(None, client_id), values))
-        time.sleep(APPLIED_S)
+        time.sleep(APPLIED_S)  # no request shows that a broker has applied a quota before the quota is exceeded
 
     unreached: dict[str, float | None] = {key.value: 10.0**15 for key in QuotaKey}
     limits: dict[str, tuple[str, dict[str, float | None]]] = {

@@ -195,8 +195,10 @@ def _pipe(text: str) -> Iterator[str]:
         raise ValueError(f"more than {_MAX_PEM_BYTES} bytes")
     reader, writer = os.pipe()
     try:
-        with os.fdopen(writer, "wb") as file:
-            file.write(data)
+        os.set_blocking(writer, False)
+        with os.fdopen(writer, "wb", buffering=0) as file:
+            if file.write(data) != len(data):
+                raise ValueError("more than this system's pipes hold for a user who has many")
         yield f"/dev/fd/{reader}"
     finally:
         os.close(reader)

@@ -7,9 +7,9 @@ from typing import Any
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import UnreachableError, raise_for_error
 from kreplog.client.broker_client import BrokerClient
+from kreplog.types import ConfigResource
 from kreplog.wire.versions import ApiKey
 
-_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _SOURCES = {
     1: "topic",
     2: "broker, dynamic",
@@ -22,7 +22,7 @@ _SOURCES = {
 
 def topic_settings(admin: AdminClient, topic: str) -> list[dict[str, Any]]:
     """name, value (None where it is sensitive) and source of each. Raises TopicRequestError, UnreachableError."""
-    response = admin.request(ApiKey.DESCRIBE_CONFIGS, 1, **_fields(_TOPIC_RESOURCE, topic))
+    response = admin.request(ApiKey.DESCRIBE_CONFIGS, 1, **_fields(ConfigResource.TOPIC, topic))
     return _settings("topic", topic, response)
 
 
@@ -30,7 +30,7 @@ def broker_settings(admin: AdminClient, broker_id: int) -> list[dict[str, Any]]:
     """As topic_settings, of a broker in the metadata; it responds for itself alone."""
 
     async def request(_: int, client: BrokerClient) -> Any:
-        return await client.request(ApiKey.DESCRIBE_CONFIGS, 1, **_fields(_BROKER_RESOURCE, str(broker_id)))
+        return await client.request(ApiKey.DESCRIBE_CONFIGS, 1, **_fields(ConfigResource.BROKER, str(broker_id)))
 
     response = admin.request_each([broker_id], request).get(broker_id)
     if response is None:

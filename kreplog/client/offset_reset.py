@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kreplog.client.cluster_connections import ClusterConnections
-from kreplog.client.group_admin import CommittedOffset
+from kreplog.client.group_admin import DEAD, CommittedOffset, describe_group
 from kreplog.client.offset_lookup import list_offsets
 from kreplog.core.messages import EARLIEST, LATEST
 from kreplog.errors import UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,16 @@ class PartitionReset(NamedTuple):
     committed: int | None
     offset: int
     wanted: int | None
+
+
+def require_resettable(cluster: ClusterConnections, group: str, deadline: float) -> None:
+    """Raises UsageError for a group that has members, and as describe_group."""
+    described = describe_group(cluster, group, deadline)
+    if described.members or described.state not in ("Empty", DEAD):
+        raise UsageError(
+            f"group {group} is {described.state} with {counted(len(described.members), 'member')}: offsets can be "
+            "reset while it has none; stop its consumers first"
+        )
 
 
 def plan_reset(

@@ -33,7 +33,6 @@ from kreplog.commands.options import (
     Config,
     OptionalClusterDir,
     Racks,
-    counted,
     ids,
     print_json,
     racks_in,
@@ -46,6 +45,7 @@ from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 from kreplog.commands.users import user_app
 from kreplog.errors import CoordinationError, ErrorCode, UsageError
+from kreplog.types import counted
 
 broker_app = App("Run a broker of a cluster on this host, and change settings of running ones.")
 cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")

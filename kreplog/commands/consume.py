@@ -33,11 +33,11 @@ from kreplog.commands.options import (
     Isolation,
     IsolationLevel,
     OptionalDir,
-    counted,
     milliseconds,
 )
 from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
+from kreplog.types import counted
 
 POLL_MS = 200
 

@@ -14,15 +14,13 @@ from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.group_admin import (
     CLASSIC,
     CONSUMER,
-    DEAD,
     committed_offsets,
     delete_group,
-    describe_group,
     list_groups,
 )
 from kreplog.client.group_facts import read_group
 from kreplog.client.group_offsets import commit_offsets
-from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset
+from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset, require_resettable
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
 from kreplog.commands.options import (
     App,
@@ -30,13 +28,12 @@ from kreplog.commands.options import (
     Bootstrap,
     CommandConfig,
     OptionalDir,
-    counted,
     milliseconds,
     print_json,
     printable,
 )
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.types import TopicPartition, check_topic
+from kreplog.types import TopicPartition, check_topic, counted
 
 NEW_TOPIC_S = 1.0
 """How long a topic is looked for that the first broker does not know."""
@@ -183,12 +180,7 @@ def reset_offsets(
         raise UsageError("give either --topic or --all-topics")
     requested = [_topic_and_partitions(text) for text in topic or ()]
     with cluster_connections(cluster, bootstrap, command_config) as connections:
-        described = describe_group(connections, group, coordinator_deadline())
-        if described.members or described.state not in ("Empty", DEAD):
-            raise UsageError(
-                f"group {group} is {described.state} with {counted(len(described.members), 'member')}: offsets can be "
-                "reset while it has none; stop its consumers first"
-            )
+        require_resettable(connections, group, coordinator_deadline())
         committed = committed_offsets(connections, group, coordinator_deadline())
         partitions = _partitions(connections, requested) if requested else list(committed)
         if not partitions:

@@ -12,9 +12,9 @@ from typing import IO, NamedTuple
 from rich.progress import Progress
 
 from kreplog.batches import check_record
-from kreplog.commands.options import counted
 from kreplog.errors import UsageError
 from kreplog.log import Log
+from kreplog.types import counted
 
 PROGRESS_EVERY_LINES = 1000
 

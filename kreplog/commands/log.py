@@ -27,10 +27,10 @@ from kreplog.batches import batch_facts, decode, leader_epochs, read_batches
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
-from kreplog.commands.options import App, AsJson, Isolation, IsolationLevel, counted, print_json
+from kreplog.commands.options import App, AsJson, Isolation, IsolationLevel, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
 from kreplog.errors import LogTruncatedError, OffsetOutOfRangeError, StorageError, UsageError
-from kreplog.types import Codec, TopicPartition, topic_id_text
+from kreplog.types import Codec, TopicPartition, counted, topic_id_text
 
 logger = logging.getLogger("kreplog")
 

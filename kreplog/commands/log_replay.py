@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.options import ClusterDir, counted
+from kreplog.commands.options import ClusterDir
 from kreplog.errors import UsageError
 from kreplog.replay import broker_logs
 from kreplog.replay.page import render
+from kreplog.types import counted
 
 FORMATS = ["%H:%M:%S", "%Y-%m-%dT%H:%M:%S"]
 

@@ -118,10 +118,6 @@ def pair(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def print_json(facts: object) -> None:
     print(json.dumps(facts, ensure_ascii=False, separators=(",", ":")))
 

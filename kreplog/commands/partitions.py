@@ -22,9 +22,9 @@ from kreplog.client.leader_election import ElectionResult, elect_leaders
 from kreplog.client.reassignment import Progress, Targets
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.errors import UsageError
-from kreplog.types import NO_LEADER, ElectionType, TopicPartition, check_topic
+from kreplog.types import NO_LEADER, ElectionType, TopicPartition, check_topic, counted
 
 PROGRESS_INTERVAL_S = 1.0
 

@@ -20,9 +20,9 @@ from kafka import codec as codecs
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, TopicRequestError, kafka_errors
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE, Interruption
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.errors import UsageError
-from kreplog.types import Codec
+from kreplog.types import Codec, counted
 
 MAX_UNACKNOWLEDGED_BYTES = 32 << 20
 """Maximum of unacknowledged bytes; kafka-python itself has no such limit."""

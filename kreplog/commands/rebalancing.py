@@ -14,9 +14,10 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.rebalance_plan import plan_rebalance, racks_of_live_brokers
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
+from kreplog.commands.options import AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import carry_out
 from kreplog.errors import UsageError
+from kreplog.types import counted
 
 Execute = Annotated[bool, typer.Option("--execute", help="Move the replicas.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the moves, and show progress.")]

@@ -18,9 +18,9 @@ from kreplog.client.replica_states import replica_states
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, counted, pair, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, pair, print_json
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.types import NO_LEADER, TopicPartition, check_topic
+from kreplog.types import NO_LEADER, TopicPartition, check_topic, counted
 
 topic_app = App("Create, list, describe, alter and delete topics.")
 

@@ -7,23 +7,23 @@ the page sends back. Preparing changes nothing.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kreplog.batches import build
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
-from kreplog.client.group_admin import DEAD, committed_offsets, describe_group
+from kreplog.client.group_admin import committed_offsets
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.leader_election import elect_leaders
-from kreplog.client.offset_reset import ResetTarget, plan_reset
+from kreplog.client.offset_reset import ResetTarget, plan_reset, require_resettable
 from kreplog.client.partition_batches import leader_of, produce_batch
 from kreplog.client.topic_configs import alter_topic_configs
 from kreplog.console.client_threads import ThreadClients
 from kreplog.console.cluster_requests import deadline
 from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
 from kreplog.errors import UsageError
-from kreplog.types import ElectionType, TopicPartition
+from kreplog.types import ElectionType, TopicPartition, counted
 from kreplog.wire.versions import ApiKey
 
 MAX_SHOWN = 20
@@ -68,7 +68,8 @@ def create_topic(clients: ThreadClients, parameters: Parameters) -> Act:
         return f"{topic} is created"
 
     words = ["topic", "create", topic, "--partitions", str(partitions), "--replication-factor", str(replicas)]
-    return Act(f"Creates topic {topic}: {partitions} partitions of {replicas} replicas.", topic, words, run)
+    text = f"Creates topic {topic}: {counted(partitions, 'partition')} of {counted(replicas, 'replica')}."
+    return Act(text, topic, words, run)
 
 
 def alter_config(clients: ThreadClients, parameters: Parameters) -> Act:
@@ -104,9 +105,8 @@ def elect_preferred(clients: ThreadClients, parameters: Parameters) -> Act:
         failed = "".join(f"; {text}" for text in result.failed.values())
         return f"{len(result.elected)} leaders elected{failed}"
 
-    shown = ", ".join(f"{at} {old} → {new}" for at, (old, new) in sorted(moved.items())[:MAX_SHOWN])
-    more = f" and {len(moved) - MAX_SHOWN} more" if len(moved) > MAX_SHOWN else ""
-    text = f"Elects the preferred leaders: {shown}{more}." if moved else "Changes nothing: all leaders are preferred."
+    shown = _shown(f"{at} {old} → {new}" for at, (old, new) in sorted(moved.items()))
+    text = f"Elects the preferred leaders: {shown}." if moved else "Changes nothing: all leaders are preferred."
     return Act(text, topic, ["partition", "elect-preferred", topic], run)
 
 
@@ -119,9 +119,7 @@ def reset_offsets(clients: ThreadClients, parameters: Parameters) -> Act:
     else:
         number = number_in({"to": to}, "to")
         target, words = ResetTarget(offset=number), ["--to-offset", str(number)]
-    described = describe_group(clients.connections, group, deadline())
-    if described.members or described.state not in ("Empty", DEAD):
-        raise UsageError(f"group {group} has members: offsets can be reset while it has none; stop its consumers first")
+    require_resettable(clients.connections, group, deadline())
     committed = committed_offsets(clients.connections, group, deadline())
     if not committed:
         raise UsageError(f"group {group} has no committed offsets")
@@ -132,10 +130,9 @@ def reset_offsets(clients: ThreadClients, parameters: Parameters) -> Act:
         commit_offsets(clients.connections, group, offsets, {}, deadline())
         return f"{len(resets)} offsets of group {group} are committed"
 
-    shown = ", ".join(f"{at} {reset.committed} → {reset.offset}" for at, reset in sorted(resets.items())[:MAX_SHOWN])
-    more = f" and {len(resets) - MAX_SHOWN} more" if len(resets) > MAX_SHOWN else ""
+    shown = _shown(f"{at} {reset.committed} → {reset.offset}" for at, reset in sorted(resets.items()))
     words = ["group", "reset-offsets", group, "--all-topics", *words, "--execute"]
-    return Act(f"Commits for group {group}: {shown}{more}.", group, words, run)
+    return Act(f"Commits for group {group}: {shown}.", group, words, run)
 
 
 def produce(clients: ThreadClients, parameters: Parameters) -> Act:
@@ -159,6 +156,13 @@ def produce(clients: ThreadClients, parameters: Parameters) -> Act:
         run,
         f"printf '%s\\n' {shlex.quote(line)} | ",
     )
+
+
+def _shown(changes: Iterable[str]) -> str:
+    """The first changes of an act, and how many there are beyond."""
+    listed = list(changes)
+    more = f" and {len(listed) - MAX_SHOWN:,} more" if len(listed) > MAX_SHOWN else ""
+    return ", ".join(listed[:MAX_SHOWN]) + more
 
 
 ACTS: dict[str, Callable[[ThreadClients, Parameters], Act]] = {

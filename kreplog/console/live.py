@@ -81,6 +81,7 @@ class Watch:
             began = time.monotonic()
             await self.look()
             seconds = time.monotonic() - began
+            # Brokers report to nobody what changes: the console looks again, the less often the longer a look takes.
             await asyncio.sleep(max(POLL_S, seconds / SHARE - seconds))
 
     async def look(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kreplog.types import NO_EPOCH, NO_LEADER
+from kreplog.types import NO_EPOCH, NO_LEADER, counted
 
 
 class PartitionRow(NamedTuple):
@@ -76,9 +76,9 @@ class ClusterSnapshot:
         if problems := self.problems():
             return f"Degraded: {'; '.join(problems)}"
         partitions = sum(len(topic.partitions) for topic in self.topics.values())
-        brokers = f"Healthy: {_counted(len(self.brokers), 'broker')}, " if self.brokers else ""
+        brokers = f"Healthy: {counted(len(self.brokers), 'broker')}, " if self.brokers else ""
         replicas = ", every replica in sync" if self.brokers else ""
-        return f"{brokers}{_counted(len(self.topics), 'topic')}, {_counted(partitions, 'partition')}{replicas}."
+        return f"{brokers}{counted(len(self.topics), 'topic')}, {counted(partitions, 'partition')}{replicas}."
 
     def overview(self) -> dict[str, Any]:
         """JSON for the page: all but partitions; of a topic its numbers of partitions, those without a leader, and
@@ -162,7 +162,3 @@ def _isr_change(before: set[int], after: set[int]) -> str:
     if after < before:
         return "ISR shrinks"
     return "ISR grows" if before < after else "ISR changes"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

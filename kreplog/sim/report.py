@@ -19,6 +19,7 @@ from kreplog.sim.cluster import Cluster
 from kreplog.sim.history import Violation
 from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import explanation
+from kreplog.types import counted
 
 TRACE_LINES = 60
 SHRINK_RUNS = 60
@@ -109,7 +110,7 @@ def run(
         if not results:
             raise
         interrupted = True
-        print(f"interrupted after {_counted(len(results), 'seed')} of {len(seeds):,}", file=sys.stderr)
+        print(f"interrupted after {counted(len(results), 'seed')} of {len(seeds):,}", file=sys.stderr)
     seconds = time.perf_counter() - started
     shrunk = None
     if failed and options.only is not None:
@@ -174,7 +175,7 @@ def explain(traced: Result, smaller: Options, options: Options) -> None:
     lines = explanation(traced.lines, partitions)
     left_out = max(len(lines) - TRACE_LINES, 0)
     names = ", ".join(str(partition) for partition in sorted(partitions)) or "all partitions"
-    print(f"trace of {names}" + (f" ({_counted(left_out, 'line')} before left out)" if left_out else "") + ":")
+    print(f"trace of {names}" + (f" ({counted(left_out, 'line')} before left out)" if left_out else "") + ":")
     for line in lines[left_out:]:
         print(f"  {_short(str(line))}")
     print(f"replay: {smaller.command(traced.seed)}")
@@ -228,14 +229,10 @@ def _print_totals(facts: dict[str, Any]) -> None:
     totals = ", ".join(f"{name}: {count:,}" for name, count in facts["totals"].items())
     failed = len({violation["seed"] for violation in facts["violations"]})
     print(
-        f"{_counted(facts['seeds'], 'seed')} in {facts['seconds']:.1f} s ({facts['seeds_per_second']:.1f} seeds/s), "
+        f"{counted(facts['seeds'], 'seed')} in {facts['seconds']:.1f} s ({facts['seeds_per_second']:.1f} seeds/s), "
         f"{facts['virtual_seconds']:,} s of virtual time; {totals}"
     )
-    print(f"{_counted(failed, 'seed')} violated a guarantee" if failed else "no guarantee was violated")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    print(f"{counted(failed, 'seed')} violated a guarantee" if failed else "no guarantee was violated")
 
 
 def _check_writable(option: str, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import traceback
 from functools import partial
 from pathlib import Path
@@ -104,6 +106,22 @@ def test_pem_in_place_of_files_is_checked_and_never_quoted(given: dict[str, str]
         ClientSecurity.of({"security.protocol": "SSL", **{f"ssl.{name}": value for name, value in given.items()}})
     assert "secret" not in "".join(traceback.format_exception(refused.value))
     assert "secret" not in repr(TlsSettings(keystore_key="secret"))
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="only Linux has pipes of a chosen size")
+def test_pem_as_text_is_refused_where_pipes_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Linux has them for users of many: it did not return."""
+    made = os.pipe
+
+    def small() -> tuple[int, int]:
+        reader, writer = made()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        return reader, writer
+
+    monkeypatch.setattr(os, "pipe", small)
+    given = {"ssl.keystore.key": "k" * 8192, "ssl.keystore.certificate.chain": "c"}
+    with pytest.raises(UsageError, match="pipes hold"):
+        ClientSecurity.of({"security.protocol": "SSL", **given})
 
 
 def test_files(tmp_path: Path) -> None:

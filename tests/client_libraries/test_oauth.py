@@ -36,8 +36,8 @@ class Secured(NamedTuple):
     truststore: str
     issuer: Issuer
 
-    def of_librdkafka(self, protocol: str, lifetime_s: float = 300) -> dict[str, Any]:
-        issued: list[str] = []
+    def of_librdkafka(self, protocol: str, issued: list[str], lifetime_s: float = 300) -> dict[str, Any]:
+        """issued: gets the tokens that the client takes."""
 
         def oauth_cb(_: str) -> tuple[str, float]:
             issued.append(self.issuer.token("alice", lifetime_s=lifetime_s))
@@ -108,7 +108,8 @@ def test_kafka_python_produces_and_consumes(secured: Secured, protocol: str) -> 
 def test_librdkafka_goes_on_when_its_token_expires(secured: Secured, protocol: str) -> None:
     """It authenticates itself again with a new token (KIP-368): nothing is lost, nobody notices."""
     errors: list[Any] = []
-    settings = {**secured.of_librdkafka(protocol, lifetime_s=6), "error_cb": errors.append}
+    issued: list[str] = []
+    settings = {**secured.of_librdkafka(protocol, issued, lifetime_s=6), "error_cb": errors.append}
     producer = confluent.Producer(settings)
     failed: list[Any] = []
     began = time.monotonic()
@@ -117,6 +118,7 @@ def test_librdkafka_goes_on_when_its_token_expires(secured: Secured, protocol: s
         assert producer.flush(WITHIN_S) == 0
     assert not failed
     assert not errors
+    assert len(issued) > 1, "the first token has expired meanwhile"
 
 
 @every_protocol
@@ -142,7 +144,7 @@ def test_a_token_of_another_issuer_is_refused(secured: Secured, tmp_path: Path) 
     forged = secured._replace(issuer=Issuer(tmp_path))
     forged.issuer.key = forged.issuer.other
     errors: list[Any] = []
-    producer = confluent.Producer({**forged.of_librdkafka("SASL_SSL"), "error_cb": errors.append})
+    producer = confluent.Producer({**forged.of_librdkafka("SASL_SSL", []), "error_cb": errors.append})
     deadline = time.monotonic() + WITHIN_S
     while not any("invalid credentials with SASL mechanism OAUTHBEARER" in str(error) for error in errors):
         assert time.monotonic() < deadline, errors

@@ -147,7 +147,7 @@ def test_acts_need_the_name(cluster: LocalCluster, browser: Browser) -> None:
         page.get_by_text("Create a topic").click()
         page.get_by_label("name", exact=True).fill("made-here")
         page.get_by_role("button", name="Prepare").click()
-        sees(page, "Creates topic made-here: 1 partitions of 1 replicas.")
+        sees(page, "Creates topic made-here: 1 partition of 1 replica.")
         command = f"kreplog topic create made-here --partitions 1 --replication-factor 1 --cluster {cluster.directory}"
         sees(page, command, "code")
         page.get_by_label("Name that confirms").fill("made")
