@@ -12,6 +12,7 @@ of all its client ids together, a quota of the default client id of each id by i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,7 +25,7 @@ DEFAULT = ""
 MAX_NAME_BYTES = 32_767
 """The longest name that the protocol has."""
 
-_INFINITE = float("inf")
+_LONG_MAX = 2**63 - 1
 _LONG_ERROR = 1e-6
 """How far from an integer the number of bytes may be, as at Kafka."""
 
@@ -81,11 +82,13 @@ def check_quota(key: str, value: float) -> float:
     """Raises UsageError for an unknown key, and for a value that no client could respect or that is no limit."""
     if key not in QuotaKey.__members__.values():
         raise UsageError(f"Invalid configuration key {key}: allowed are {', '.join(QuotaKey)}")
-    if not 0 < value < _INFINITE:
+    if key in _INTEGERS and math.isfinite(value):
+        if value > _LONG_MAX or abs(round(value) - value) > _LONG_ERROR:
+            raise UsageError(f"Configuration {key} must be a Long value, not {value}")
+        value = round(value)
+    if not 0 < value < math.inf:
         raise UsageError(f"Quota {key} must be greater than 0, and finite, not {value}: to allow nothing, use ACLs")
-    if key in _INTEGERS and abs(round(value) - value) > _LONG_ERROR:
-        raise UsageError(f"Configuration {key} must be a Long value, not {value}")
-    return round(value) if key in _INTEGERS else float(value)
+    return value if key in _INTEGERS else float(value)
 
 
 ClientLimits = Mapping[str, tuple[QuotaEntity, float]]

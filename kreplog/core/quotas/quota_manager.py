@@ -11,6 +11,7 @@ have none share one for each entity: a flood of client ids takes no more memory,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from kreplog.core.quotas.entities import DEFAULT, MAX_NAME_CHARS, QuotaEntity, QuotaKey, QuotaLimits
@@ -19,8 +20,8 @@ from kreplog.core.quotas.windows import QuotaWindow, SampledRate, TokenBucket
 MAX_SENSORS = 5000
 """Sensors of a kind of quota, of some 1 KB each; those that entities share come on top."""
 
-MAX_THROTTLE_MS = 2**31 - 1
-"""The most that throttle_time_ms can say."""
+_EXAMINED = 16
+"""Sensors, the least recently used, that are looked at before a new one is made."""
 
 
 class QuotaSensor:
@@ -171,11 +172,16 @@ class ClientQuotaManager:
         return sensor
 
     def _drop_idle(self, sensors: dict[QuotaEntity, QuotaSensor], now_ms: int) -> None:
-        while sensors:
-            oldest = next(iter(sensors))
-            if not self._is_idle(sensors[oldest], now_ms):
-                return
-            del sensors[oldest]
+        """Drop idle sensors from the least recently used on, also behind some that are throttled for long."""
+        dropped = True
+        while sensors and dropped:
+            dropped = False
+            for of_client in list(islice(sensors, _EXAMINED)):
+                sensor = sensors.pop(of_client)
+                if self._is_idle(sensor, now_ms):
+                    dropped = True
+                else:
+                    sensors[of_client] = sensor
 
     def _is_idle(self, sensor: QuotaSensor, now_ms: int) -> bool:
         """Whether it is as a new one."""
@@ -194,7 +200,6 @@ def _of_client(entity: QuotaEntity, user: str, client_id: str) -> QuotaEntity:
 
 
 def _throttle(sensor: QuotaSensor, throttle_ms: int, now_ms: int) -> int:
-    throttle_ms = min(throttle_ms, MAX_THROTTLE_MS)
     if throttle_ms:
         sensor.throttle_ms = throttle_ms
         sensor.until_ms = max(sensor.until_ms, now_ms + throttle_ms)

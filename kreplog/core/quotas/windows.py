@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+MAX_THROTTLE_MS = 2**31 - 1
+"""The longest throttle_time_ms that the protocol has."""
+
 
 class QuotaWindow(NamedTuple):
     """The time over which a quota holds. samples: quota.window.num. size_ms: of each, quota.window.size.seconds."""
@@ -48,7 +51,7 @@ class SampledRate:
         self._purge(window, now_ms)
         elapsed_ms = self._elapsed_ms(window, now_ms)
         rate = self.value * 1000 / elapsed_ms
-        return round((rate - bound) / bound * elapsed_ms) if rate > bound else 0
+        return round(min((rate - bound) / bound * elapsed_ms, MAX_THROTTLE_MS)) if rate > bound else 0
 
     def rate(self, window: QuotaWindow, now_ms: int) -> float:
         self._purge(window, now_ms)
@@ -87,7 +90,7 @@ class TokenBucket:
 
     def throttle_ms(self, bound: float) -> int:
         """Until no token is missing."""
-        return round(-self.tokens / bound * 1000) if self.tokens < 0 else 0
+        return round(min(-self.tokens / bound * 1000, MAX_THROTTLE_MS)) if self.tokens < 0 else 0
 
 
 def _burst(bound: float, window: QuotaWindow) -> float:

@@ -213,6 +213,7 @@ class ClientConnection:
         self._holds = 0
         self._held_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
+        self.peer_has_closed = False
         memory = None if internal else server.memory
         limits = server.limits
         max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
@@ -233,12 +234,16 @@ class ClientConnection:
         return self._connection.host
 
     @property
-    def idle_since(self) -> float | None:
-        """Time of the last byte in or out, or when it is muted no longer; None while the broker owes it a response."""
+    def quiet_since(self) -> float | None:
+        """Time of the last byte in or out; None while the broker owes it a response."""
         connection = self._connection
-        if self._in_flight and not connection.queued_bytes:
-            return None
-        return connection.active_at if self._muted is None else max(connection.active_at, self._muted.when())
+        return None if self._in_flight and not connection.queued_bytes else connection.active_at
+
+    @property
+    def idle_since(self) -> float | None:
+        """As quiet_since, or when it is muted no longer."""
+        since = self.quiet_since
+        return since if since is None or self._muted is None else max(since, self._muted.when())
 
     @property
     def expects_raw_token(self) -> bool:
@@ -302,6 +307,7 @@ class ClientConnection:
         return self._connection.fileno()
 
     def peer_closed(self) -> None:
+        self.peer_has_closed = True
         self._connection.peer_closed()
 
     def unmute(self) -> None:
@@ -375,14 +381,15 @@ class ClientConnection:
             self._connection.resume()
 
     def _on_closed(self) -> None:
-        for context in self._in_flight:
-            if context.charge is not None:
-                context.charge.finish(())  # also of a request that nobody can answer
-        self._in_flight.clear()
-        self.unmute()
+        self._server.connection_closed(self)
         if self.authentication is not None:
             self.authentication.cancel()
-        self._server.connection_closed(self)
+        contexts = list(self._in_flight)
+        self._in_flight.clear()
+        self.unmute()
+        for context in contexts:
+            if context.charge is not None:
+                context.charge.finish(())  # also of a request that nobody can answer
 
     def close(self) -> None:
         self._connection.close()
@@ -576,8 +583,12 @@ class Server:
             return
         del self._unproved[client]
         if len(self._clients) >= self.limits.max_connections:
-            idle = [(since, other) for other in self._clients if (since := other.idle_since) is not None]
-            self._close_for_another(min(idle, key=lambda entry: entry[0])[1] if idle else client)
+            idle = [
+                (not other.peer_has_closed, since, other)
+                for other in self._clients
+                if (since := other.quiet_since) is not None
+            ]
+            self._close_for_another(min(idle, key=lambda entry: entry[:2])[-1] if idle else client)
         if not client.closed:
             self._clients[client] = None
 

@@ -27,6 +27,10 @@ class TlsConnection(Connection):
     _input_due = False
     _read_blocked = False
 
+    def peer_closed(self) -> None:
+        if not self._sock.pending():  # else a request may wait that OpenSSL has decrypted already
+            super().peer_closed()
+
     def _read(self) -> None:
         super()._read()
         self._read_later()

@@ -76,6 +76,8 @@ def test_the_default_of_a_type_has_no_name() -> None:
         ("SCRAM-SHA-256", 1.0),
         ("PRODUCER_BYTE_RATE", 1.0),
         ("producer_byte_rate", 1.5),
+        ("producer_byte_rate", 5e-7),  # which is 0 once it is rounded
+        ("consumer_byte_rate", 1e308),
         *((key, value) for key in QuotaKey for value in (0.0, -1.0, math.nan, math.inf, -math.inf)),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from kreplog.core.quotas import entities, quota_manager
 from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
-from kreplog.core.quotas.windows import QuotaWindow
+from kreplog.core.quotas.windows import MAX_THROTTLE_MS, QuotaWindow
 
 WINDOW = QuotaWindow(11, 1000)
 PRODUCE, REQUESTS, MUTATIONS = (
@@ -122,6 +122,25 @@ def test_idle_sensors_are_dropped() -> None:
     assert len(manager) == 103  # those of mutations still miss tokens
     manager.take_tokens("u", "later", 1, 60_000, strict=False)
     assert len(manager) == 3
+
+
+def test_idle_sensors_are_dropped_behind_one_that_is_throttled_for_long() -> None:
+    manager = managing((EACH_ID, PRODUCE, 1))
+    manager.record(PRODUCE, "u", "noisy", 1_000_000, 0)
+    for number in range(100):
+        manager.record(PRODUCE, "u", f"id-{number}", 1, 0)
+    manager.record(PRODUCE, "u", "next", 1, WINDOW.span_ms + 1)
+    assert len(manager) == 2
+    assert manager.remaining_ms(PRODUCE, "u", "noisy", WINDOW.span_ms + 1)
+
+
+@pytest.mark.parametrize("key", [PRODUCE, MUTATIONS])
+def test_no_quota_is_too_small_to_be_computed_with(key: QuotaKey) -> None:
+    manager = managing((EACH_ID, key, 1e-310))
+    if key is PRODUCE:
+        assert manager.record(key, "u", "id", 1000, 0) == MAX_THROTTLE_MS
+    else:
+        assert manager.take_tokens("u", "id", 1000, 0, strict=False) == MAX_THROTTLE_MS
 
 
 def test_a_throttled_sensor_is_not_dropped() -> None:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import sys
+from functools import partial
 
 import pytest
 
@@ -122,6 +123,35 @@ def test_idle_connections_are_closed_only_after_their_mute() -> None:
         muted.unmute()
         server._close_idle()
         assert muted.closed
+        for client in clients:
+            client.close()
+        server.close()
+
+    run(scenario)
+
+
+def test_a_muted_connection_that_its_client_has_closed_is_the_first_to_be_closed_for_another() -> None:
+    """Whatever it has sent that still waits; and no mute makes a connection younger than those of others."""
+
+    async def scenario() -> None:
+        server, address, contexts = answering()
+        server.limits = Limits(1 << 20, 100, 1 << 20, max_connections=3)
+        clients = [socket.create_connection(address) for _ in range(3)]
+        for client in clients:
+            client.sendall(request(b""))
+            await aside(partial(client.recv, 100))  # with bytes that are not read, its end would be a reset
+        muted, other, gone = (context.client for context in contexts)
+        for each, client in ((muted, clients[0]), (gone, clients[2])):
+            each.mute(DAY_MS)
+            client.sendall(request(b"waits"))
+        clients[2].close()
+        await until(lambda: gone.peer_has_closed)
+        assert not gone.closed
+        for victim, left in ((gone, (muted, other)), (muted, (other,))):
+            clients.append(socket.create_connection(address))
+            clients[-1].sendall(request(b""))
+            await until(partial(getattr, victim, "closed"))
+            assert not any(each.closed for each in left)
         for client in clients:
             client.close()
         server.close()
