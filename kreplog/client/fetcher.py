@@ -316,12 +316,11 @@ class Fetcher:
             self._retry(fetching, code, now)
 
     def _retry(self, fetching: PartitionFetch, error: ErrorCode, now: float, cause: KreplogError | None = None) -> None:
-        """Try again after a while, with metadata looked up again; fail if that has gone on for retry_s."""
+        """Try the leader after a while, with metadata looked up again; fail if that has gone on for retry_s."""
         at = fetching.partition
         if fetching.replica is not None:
-            self._leave_replica(fetching, now)
-            return
-        if error in MOVED or error is ErrorCode.BROKER_NOT_AVAILABLE:
+            fetching.replica = None
+        elif error in MOVED or error is ErrorCode.BROKER_NOT_AVAILABLE:
             self._cluster.metadata = self._cluster.metadata.without_leader(at)
         fetching.retry_at = now + RETRY_BACKOFF_S
         fetching.last_error = error
@@ -344,11 +343,6 @@ class Fetcher:
                         code=error,
                     ),
                 )
-
-    def _leave_replica(self, fetching: PartitionFetch, now: float) -> None:
-        """Fetch from the leader, which may name another replica."""
-        fetching.replica = None
-        fetching.retry_at = now + RETRY_BACKOFF_S
 
     def _fail(self, fetching: PartitionFetch, error: KreplogError) -> None:
         del self._fetches[fetching.partition]
@@ -429,7 +423,7 @@ class Fetcher:
     def _on_partition(self, fetching: PartitionFetch, fetched: FetchedPartition, now: float) -> None:
         at = fetching.partition
         if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE and fetching.replica is not None:
-            self._leave_replica(fetching, now)  # a follower may lag behind
+            self._retry(fetching, fetched.error, now)  # a follower may lag behind
         elif fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._fail(
                 fetching,
@@ -455,10 +449,15 @@ class Fetcher:
                 ),
             )
         else:
-            fetching.failing_since = None
             fetching.high_watermark = fetched.high_watermark
             fetching.log_start_offset = fetched.log_start_offset
-            if fetched.preferred_read_replica >= 0 and fetching.replica is None:
+            if fetched.preferred_read_replica < 0:
+                fetching.failing_since = None
+            elif fetched.preferred_read_replica not in self._cluster.metadata.brokers:
+                self._expires_at = now
+                self._retry(fetching, ErrorCode.BROKER_NOT_AVAILABLE, now)
+                return
+            elif fetching.replica is None:
                 fetching.replica = fetched.preferred_read_replica
                 fetching.replica_until = now + METADATA_MAX_AGE_S
             batches = FetchedBatches(fetched.records, fetching.fetch_offset, fetching.stop, fetched.aborted)

@@ -10,6 +10,7 @@ import pytest
 
 from kreplog._native.batch import build
 from kreplog.client import Consumer
+from kreplog.client.bulk_errors import PartitionUnavailableError
 from kreplog.core.messages import FetchedPartition, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.wire import fetch, generic
@@ -29,7 +30,10 @@ def prefers(header: RequestHeader, frame: bytes) -> list[Any]:
 
 
 @contextmanager
-def brokers(leader: Answer | list[Answer], follower: Answer | list[Answer]) -> Iterator[tuple[FakeBroker, FakeBroker]]:
+def brokers(
+    leader: Answer | list[Answer], follower: Answer | list[Answer], *, known: bool = True
+) -> Iterator[tuple[FakeBroker, FakeBroker]]:
+    """known: the metadata have the follower's broker."""
     ports: dict[int, int] = {}
 
     def metadata(header: RequestHeader, frame: bytes) -> list[Any]:
@@ -52,7 +56,7 @@ def brokers(leader: Answer | list[Answer], follower: Answer | list[Answer]) -> I
         return {ApiKey.METADATA: metadata, ApiKey.FETCH: answer}
 
     with FakeBroker(answers(leader)) as first, FakeBroker(answers(follower)) as second:
-        ports.update({LEADER: first.port, FOLLOWER: second.port})
+        ports.update({LEADER: first.port, **({FOLLOWER: second.port} if known else {})})
         yield first, second
 
 
@@ -83,3 +87,15 @@ def test_the_leader_serves_what_the_replica_does_not(refusal: Answer) -> None:
     with brokers([prefers, log_of(RECORDS)], [refusal]) as (leader, follower):
         assert rows(leader) == [b"a", b"b", b"c"]
         assert len(follower.fetches()) == 1
+
+
+@pytest.mark.parametrize(
+    ("follower", "known"), [(hang_up, True), (log_of(RECORDS), False)], ids=["hangs up", "unknown"]
+)
+def test_a_replica_that_cannot_be_reached_is_an_error_in_the_end(follower: Answer, known: bool) -> None:
+    """The leader names it again and again; it is not queried faster than others that fail, either."""
+    with brokers([prefers] * 10_000, [follower] * 10_000, known=known) as (leader, _):
+        settings = {"max_wait_ms": 10, "request_timeout_s": 5.0, "retry_timeout_s": 1.0}
+        with Consumer(leader.bootstrap, rack="here", **settings) as consumer, pytest.raises(PartitionUnavailableError):
+            list(consumer.read_arrow({PARTITION: (0, 3)}))
+        assert len(leader.fetches()) < 50

@@ -60,7 +60,10 @@ class FetchPurgatory:
         slots: int,
         session_ids: Iterator[int],
         memory: MemoryAccount,
+        serves_racks: bool,
     ) -> None:
+        """serves_racks: consumers that name a rack are served by followers, too, to which leaders send them."""
+        self._serves_racks = serves_racks
         self._partitions = partitions
         self._metadata = metadata
         self._deletions = deletions
@@ -183,7 +186,7 @@ class FetchPurgatory:
         if partition is None:
             return self._missing(requested)
         if request.replica_id in (CONSUMER, DEBUGGING):
-            refused = partition.check_readable(requested, roles_for(request))
+            refused = partition.check_readable(requested, self._roles_for(request))
             return refused or partition.redirect(requested, request.rack, now_ms)
         self._expected.get(request.replica_id, {}).pop(requested.partition, None)
         response = yield from partition.record_fetch(requested, request.replica_id, request.broker_epoch, now_ms)
@@ -193,7 +196,7 @@ class FetchPurgatory:
     def _try(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Reply if min_bytes can be read, something else changed, or its deadline has passed; whether it did."""
         consumer = fetch.request.replica_id == CONSUMER
-        roles = roles_for(fetch.request)
+        roles = self._roles_for(fetch.request)
         stable = consumer and fetch.request.isolation_level == READ_COMMITTED
         partitions = fetch.context.evaluate()
         waits = now_ms < fetch.deadline_ms
@@ -244,19 +247,19 @@ class FetchPurgatory:
             yield StateChange("error", f"{requested.partition}: cannot be read at {requested.fetch_offset}: {error}")
             return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR, topic_id=requested.topic_id)
 
+    def _roles_for(self, request: FetchRequest) -> Collection[Role]:
+        """The roles in which a replica serves a fetch. A consumer that names its rack may have been sent to a follower,
+        where leaders do that; any other is there by old metadata, and finds the leader sooner if it is refused. Kafka's
+        followers serve all consumers since version 11 of Fetch (KIP-392)."""
+        if request.replica_id == DEBUGGING:
+            return ANY_ROLE
+        sent_here = self._serves_racks and request.replica_id == CONSUMER and request.rack
+        return LEADER_OR_FOLLOWER if sent_here else LEADER_ALONE
+
     def _missing(self, requested: FetchPartition) -> FetchedPartition:
         """The response for a partition that this broker has no replica of."""
         error = self._metadata.replica_error(requested.partition, requested.topic_id)
         return FetchedPartition(requested.partition, error, topic_id=requested.topic_id)
-
-
-def roles_for(request: FetchRequest) -> Collection[Role]:
-    """The roles in which a replica serves a fetch. A consumer that names its rack may have been sent to a follower; any
-    other is there by old metadata, and finds the leader sooner if it is refused. Kafka's followers serve all consumers
-    since version 11 of Fetch (KIP-392)."""
-    if request.replica_id == DEBUGGING:
-        return ANY_ROLE
-    return LEADER_OR_FOLLOWER if request.replica_id == CONSUMER and request.rack else LEADER_ALONE
 
 
 def each_partition_once(request: FetchRequest) -> FetchRequest:

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import RACK_AWARE_SELECTOR, ReplicationConfig
 from kreplog.core import nodes
 from kreplog.core.dynamic_configs import changes_logs, num_replica_fetchers
 from kreplog.core.effects import (
@@ -149,6 +149,7 @@ class ReplicaManager:
             config.max_incremental_fetch_session_cache_slots,
             self._session_ids(),
             self.memory,
+            config.replica_selector_class == RACK_AWARE_SELECTOR,
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(
             lambda delayed: delayed in self._fetches if isinstance(delayed, DelayedFetch) else bool(delayed.waiting)

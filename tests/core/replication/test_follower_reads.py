@@ -120,6 +120,7 @@ def test_the_leader_serves_consumers_without_a_replica_in_their_rack(rack: str) 
 def test_the_leader_selector_sends_nobody_elsewhere() -> None:
     brokers = cluster(replace(RACK_AWARE, replica_selector_class=LEADER_SELECTOR))
     assert values(fetched(brokers, 1, 0).records) == ["a", "b", "c"]
+    assert fetched(brokers, 2, 0, epoch=-1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it is there by old metadata
 
 
 def test_a_follower_outside_the_isr_is_not_preferred() -> None:
