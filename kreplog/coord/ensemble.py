@@ -141,10 +141,12 @@ class ZooKeeperSession:
                 raise zk.AuthFailedError
             names = self._root.split("/")
             for depth in range(2, len(names) + 1):
-                with suppress(zk.NodeExistsError):
-                    self._client.create_async("/".join(names[:depth])).get(timeout=connect_timeout_ms / 1000)
+                # Nodes above the root are not this cluster's: other clusters may have theirs below them.
+                acl = OPEN_ACL_UNSAFE if depth < len(names) else None
+                with suppress(zk.NodeExistsError, zk.NoAuthError):
+                    self._client.create_async("/".join(names[:depth]), acl=acl).get(timeout=connect_timeout_ms / 1000)
             self._check_access(security, connect_timeout_ms / 1000)
-        except zk.NoAuthError as error:
+        except (zk.NoAuthError, zk.NoNodeError) as error:
             self._ended = True
             self._stop_client()
             raise _no_access(root) from error

@@ -95,7 +95,11 @@ def test_the_leader_serves_what_the_replica_does_not(refusal: Answer) -> None:
 def test_a_replica_that_cannot_be_reached_is_an_error_in_the_end(follower: Answer, known: bool) -> None:
     """The leader names it again and again; it is not queried faster than others that fail, either."""
     with brokers([prefers] * 10_000, [follower] * 10_000, known=known) as (leader, _):
-        settings = {"max_wait_ms": 10, "request_timeout_s": 5.0, "retry_timeout_s": 1.0}
-        with Consumer(leader.bootstrap, rack="here", **settings) as consumer, pytest.raises(PartitionUnavailableError):
+        with (
+            Consumer(
+                leader.bootstrap, rack="here", max_wait_ms=10, request_timeout_s=5.0, retry_timeout_s=1.0
+            ) as consumer,
+            pytest.raises(PartitionUnavailableError),
+        ):
             list(consumer.read_arrow({PARTITION: (0, 3)}))
         assert len(leader.fetches()) < 50

@@ -108,6 +108,17 @@ def test_another_user_or_password_is_refused_when_it_connects(zookeeper: ZooKeep
         assert "check zookeeper.user and zookeeper.password" in refused(hosts, security)
 
 
+def test_clusters_of_several_users_have_their_roots_below_one_node(zookeeper: ZooKeeperServer) -> None:
+    with (
+        closing(opened(zookeeper.hosts + "/shared/a", DIGEST)) as first,
+        closing(opened(zookeeper.hosts + "/shared/b", replace(DIGEST, user="other"))) as second,
+    ):
+        first.connect(5000).create(NODE)
+        second.connect(5000).create(NODE)
+        assert "check zookeeper" in refused(zookeeper.hosts + "/shared/a", replace(DIGEST, user="other"))
+    assert "check zookeeper" in refused(zookeeper.hosts + "/shared/a/below", replace(DIGEST, user="other"))
+
+
 def test_without_set_acl_nodes_are_open_as_before(zookeeper: ZooKeeperServer) -> None:
     hosts = zookeeper.hosts + "/open"
     with closing(opened(hosts, replace(DIGEST, set_acl=False))) as own, closing(opened(hosts, NO_SECURITY)) as other:
