@@ -90,7 +90,7 @@ def set_quotas(
     """Set quotas of each broker: bytes produced and fetched by the second, CPU time of requests in percent of a
     processor, partitions created and deleted by the second. Those of the entity that are not named stay as they are."""
     operations = [(key, _number(key, value), False) for key, value in (pair("quota", text) for text in quotas)]
-    alteration = _alteration(_required(user, user_defaults, client, client_defaults), operations)
+    alteration = _alteration(_entity(user, user_defaults, client, client_defaults), operations)
     _alter(alteration, cluster, bootstrap, command_config)
     if as_json:
         print_json(_facts(alteration.entity, {key: value for key, value, _ in operations}))
@@ -114,9 +114,8 @@ def remove(
 ) -> None:
     """Remove quotas of an entity; the next one that is for a client holds then."""
     removed = keys or list(QuotaKey)
-    alteration = _alteration(
-        _required(user, user_defaults, client, client_defaults), [(key, 0.0, True) for key in removed]
-    )
+    entity = _entity(user, user_defaults, client, client_defaults)
+    alteration = _alteration(entity, [(key, 0.0, True) for key in removed])
     _alter(alteration, cluster, bootstrap, command_config)
     if as_json:
         print_json({**dict(entity_types(alteration.entity)), "removed": removed})
@@ -125,7 +124,7 @@ def remove(
 
 
 def _entity(user: str | None, user_defaults: bool, client: str | None, client_defaults: bool) -> QuotaEntity:
-    """Raises UsageError."""
+    """The entity of the options; one of no names where none is given. Raises UsageError."""
     for name, given, defaults in (("--user", user, user_defaults), ("--client", client, client_defaults)):
         if given is not None and defaults:
             raise UsageError(f"{name} and {name}-defaults: give one of them")
@@ -134,16 +133,8 @@ def _entity(user: str | None, user_defaults: bool, client: str | None, client_de
     return QuotaEntity(DEFAULT if user_defaults else user, DEFAULT if client_defaults else client)
 
 
-def _required(user: str | None, user_defaults: bool, client: str | None, client_defaults: bool) -> QuotaEntity:
-    """Raises UsageError."""
-    entity = _entity(user, user_defaults, client, client_defaults)
-    if entity == QuotaEntity():
-        raise UsageError("whose quotas? Give --user or --user-defaults, --client or --client-defaults, or both")
-    return entity
-
-
 def _number(key: str, text: str) -> float:
-    """Raises UsageError."""
+    """The value of a quota. Raises UsageError."""
     try:
         return float(text)
     except ValueError:
@@ -151,7 +142,9 @@ def _number(key: str, text: str) -> float:
 
 
 def _alteration(entity: QuotaEntity, operations: Sequence[tuple[str, float, bool]]) -> QuotaAlteration:
-    """Raises UsageError."""
+    """The checked change of quotas. Raises UsageError."""
+    if entity == QuotaEntity():
+        raise UsageError("whose quotas? Give --user or --user-defaults, --client or --client-defaults, or both")
     return check_alteration(entity_types(entity), operations)
 
 
