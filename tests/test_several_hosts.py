@@ -13,6 +13,9 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from typer.testing import CliRunner
+
+from kreplog.cli import app
 from kreplog.server.settings import check
 from kreplog.server.settings_file import parse
 from kreplog.tls import TlsSettings, client_context, server_context
@@ -99,3 +102,13 @@ def test_the_certificates_are_good_for_servers_and_clients(tmp_path: Path) -> No
                 continue
     certificate = ends[0].getpeercert()
     assert certificate is not None and certificate["subject"] == ((("commonName", "admin"),),)
+
+
+def test_the_commands_have_their_options() -> None:
+    lines = [
+        line.split() for each in blocks(PAGE.read_text()) for line in each.code.splitlines() if line[:8] == "kreplog "
+    ]
+    assert len(lines) == 3
+    for _, group, command, *words in lines:
+        shown = CliRunner().invoke(app, [group, command, "--help"], env={"COLUMNS": "200"})
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", shown.output))
