@@ -369,6 +369,7 @@ PURE = {
     "ipaddress",
     "itertools",
     "json",
+    "math",
     "operator",
     "re2",
     "typing",
