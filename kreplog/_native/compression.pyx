@@ -40,6 +40,7 @@ cdef Py_ssize_t _LZ4_BLOCK = 64 * 1024
 cdef int _LZ4_ACCELERATION = 2  # 14 % faster on random JSON and the same on flights; up to 5 % larger on source text
 cdef Py_ssize_t _ZSTD_BLOCK = 128 * 1024
 cdef Py_ssize_t _PIECE_BYTES = 4 << 20  # of what one call of a package makes that copies it while other threads wait
+cdef Py_ssize_t _PIECE_BLOCKS = _PIECE_BYTES // _SNAPPY_BLOCK
 
 
 cpdef bytes compress(int codec, data):
@@ -212,7 +213,7 @@ cdef bytes _snappy_decompress(view, Py_ssize_t max_size):
     cdef Py_ssize_t length = piece.shape[0], position = len(_SNAPPY_HEADER), room = max_size
     cdef int32_t size
     cdef const uint8_t* p = &piece[0] if length else NULL
-    cdef list blocks = []
+    cdef list blocks = [], pieces = []
     if length < _SNAPPY_MAGIC_SIZE or memcmp(p, <const uint8_t*> _SNAPPY_HEADER, _SNAPPY_MAGIC_SIZE) != 0:
         return bytes(_snappy_block(view, p, length, max_size, max_size))
     if length < position:
@@ -228,7 +229,11 @@ cdef bytes _snappy_decompress(view, Py_ssize_t max_size):
         blocks.append(block)
         room -= len(block)
         position += size
-    return b"".join(blocks)
+        if len(blocks) == _PIECE_BLOCKS:
+            pieces.append(b"".join(blocks))
+            blocks = []
+    pieces.append(b"".join(blocks))
+    return _joined(pieces)
 
 
 cdef object _snappy_block(view, const uint8_t* p, Py_ssize_t length, Py_ssize_t room, Py_ssize_t max_size):

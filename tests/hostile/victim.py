@@ -22,6 +22,9 @@ PATIENCE_S = 120
 UNITS = 100
 """The longest pause that any request of at most 1 MB may cause, in units of work: 100 ms where a unit takes 1 ms."""
 
+WRITTEN_FOR_S = 0.001
+"""A unit of work on the machine that UNITS is written for."""
+
 
 def unit_s() -> float:
     """Seconds that a fixed piece of pure Python takes here: 1 ms on the machine that the limit is written for."""
