@@ -9,6 +9,7 @@ from typing import Any
 from kreplog._native.batch import BatchInfo, build, decode, validate
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
+from kreplog._native.markers import committed_of
 from kreplog.errors import CorruptBatchError
 from kreplog.log import Log
 
@@ -18,6 +19,7 @@ __all__ = [
     "batch_facts",
     "build",
     "check_record",
+    "committed_of",
     "decode",
     "leader_epochs",
     "read_batches",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kreplog.batches import BatchInfo, batch_facts, decode, validate
+from kreplog.batches import BatchInfo, batch_facts, committed_of, decode, validate
 from kreplog.console.parameters import Parameters, number_in
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 
@@ -35,13 +35,11 @@ SCAN_BYTES = 16 << 20
 """The most that a request reads where it looks for a key; the next one goes on behind that."""
 
 _BATCH_START = struct.Struct(">qiibIhi")
-_HEADER_BYTES = 61
 _PREFIX_BYTES = 12
 """Base offset and length, which the length does not count."""
 
 _TRANSACTIONAL = 0x10
-_MARKERS = {0: "ABORT", 1: "COMMIT"}
-_MARKER = struct.Struct(">hh")
+_MARKERS = {True: "COMMIT", False: "ABORT", None: "control record of another type"}
 
 
 def read_page(
@@ -186,15 +184,6 @@ def _record(record: Record) -> dict[str, Any]:
 
 
 def _marker(header: BatchInfo, data: memoryview) -> dict[str, Any]:
-    """The record of a control batch. It is not compressed: varint length, int8 attributes, varint time and offset
-    deltas, varint length of the key; then the key, int16 version and int16 type."""
-    try:
-        position = _behind_varint(data, _HEADER_BYTES) + 1
-        for _ in range(3):
-            position = _behind_varint(data, position)
-        kind = _MARKER.unpack_from(data, position)[1]
-    except (IndexError, struct.error):  # of a writer that frames it otherwise
-        kind = -1
     return {
         "offset": header.base_offset,
         "timestamp_ms": header.max_timestamp,
@@ -202,14 +191,8 @@ def _marker(header: BatchInfo, data: memoryview) -> dict[str, Any]:
         "value": None,
         "headers": [],
         "more_headers": 0,
-        "marker": _MARKERS.get(kind, f"control record of type {kind}"),
+        "marker": _MARKERS[committed_of(data)],
     }
-
-
-def _behind_varint(data: memoryview, position: int) -> int:
-    while data[position] & 0x80:
-        position += 1
-    return position + 1
 
 
 def preview(data: bytes | None) -> dict[str, Any] | None:
