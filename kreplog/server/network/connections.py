@@ -243,6 +243,13 @@ class Connection:
         if failed or (unread <= self.max_end_bytes and not self._held):
             self.close()
 
+    def discard(self, is_obsolete: Callable[[Frame], bool]) -> None:
+        """Drop those frames that wait to be delivered and are obsolete."""
+        waiting = [frame for frame in self._held if not is_obsolete(frame)]
+        self._held.clear()
+        self._held.extend(waiting)
+        self._charge()
+
     def put_back(self, frame: Frame) -> None:
         """Deliver a frame again that `on_frame` has been given, before all others, once the connection is resumed."""
         self._held.appendleft(frame)

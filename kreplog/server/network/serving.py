@@ -43,6 +43,7 @@ from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandsha
 from kreplog.server.network.tls_listeners import TlsListener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
+from kreplog.wire.produce import decode_request as decode_produce
 from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
@@ -258,6 +259,8 @@ class ClientConnection:
                 return
         raw = self.expects_raw_token
         header = _RAW_TOKEN if raw else decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
+        if self.peer_has_closed and _is_repeatable(header, frame):
+            return
         context = RequestContext(self, header, self._connection.active_at)
         quotas = self._server.client_quotas
         if quotas.is_active and self._has_quotas:
@@ -308,7 +311,14 @@ class ClientConnection:
 
     def peer_closed(self) -> None:
         self.peer_has_closed = True
+        self._connection.discard(self._is_obsolete)
         self._connection.peer_closed()
+
+    def _is_obsolete(self, frame: Frame) -> bool:
+        try:
+            return _is_repeatable(decode_request_header(frame, TO_CLIENTS), frame)
+        except PeerProtocolError:  # to be reported when it is delivered
+            return False
 
     def unmute(self) -> None:
         """Take requests again."""
@@ -393,6 +403,14 @@ class ClientConnection:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _is_repeatable(header: RequestHeader, frame: Frame) -> bool:
+    """Whether it is a Produce request that its client repeats on another connection, having closed this one without the
+    response: appended, its records would be there twice. After acks=0 nobody waits for a response.
+
+    Raises PeerProtocolError."""
+    return header.api_key == ApiKey.PRODUCE and decode_produce(frame, header)[0].acks != 0
 
 
 SaslOf = Callable[[Listener], SaslConnection]

@@ -316,6 +316,46 @@ def test_what_a_muted_client_has_sent_before_it_closed_is_handled(tmp_path: Path
     with_broker(tmp_path, work)
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_producer_that_has_given_up_is_not_appended_when_its_mute_ends(
+    tmp_path: Path, clock: Clock, is_read: bool
+) -> None:
+    """It sends its records again. is_read: the broker has put the request back, else it has not read it yet."""
+
+    async def work(broker: Broker) -> None:
+        await set_quotas(broker, ID, producer_byte_rate=1)
+        noisy = Client(broker, "noisy")
+        await noisy.produce(BATCH)
+        _, writer = await asyncio.open_connection(*broker.address)
+        writer.write(noisy.produce_frame(BATCH, 1))
+
+        async def muted() -> bool:
+            return len(broker.server.muted) == 2
+
+        await eventually(muted)
+        (_, client) = broker.server.muted
+        if not is_read:
+            writer.write(noisy.produce_frame(BATCH, 0) + noisy.produce_frame(BATCH, -1))
+        writer.close()
+        await writer.wait_closed()
+
+        async def gone() -> bool:
+            return client.closed if is_read else client.peer_has_closed
+
+        await eventually(gone)
+        clock.after(broker, 10**9)
+        if not is_read:
+
+            async def appended() -> bool:
+                return client.closed and broker.traffic.total.messages_in == 20
+
+            await eventually(appended)
+        response = await Client(broker, "quiet").produce(BATCH)
+        assert response.responses[0].partition_responses[0].base_offset == (10 if is_read else 20)
+
+    with_broker(tmp_path, work)
+
+
 def test_a_mute_of_days_does_not_hold_up_a_stop(tmp_path: Path, clock: Clock) -> None:
     """`serving` gives it a minute."""
 
