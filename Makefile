@@ -29,7 +29,7 @@ help:
 	@echo "make test       lint, type checks and tests"
 	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
 	@echo "make hostile    what outsiders may try: the tests of tests/hostile, which make test runs too"
-	@echo "make audit      known vulnerabilities of the packages in .venv, by pip-audit (needs the Internet)"
+	@echo "make audit      known vulnerabilities of the packages in .venv, by pip-audit (needs the Internet; else: Error 3)"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make docs       the documentation, into build/docs; a warning is an error"
 	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed"

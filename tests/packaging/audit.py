@@ -1,7 +1,7 @@
 """The packages of this environment that have known vulnerabilities, by pip-audit: `make audit`.
 
-Exits with status 1 if there are some. Without pip-audit, or where it reaches no database of vulnerabilities, nothing is
-known: that is said, and is no failure.
+Exits with status 1 if there are some, and with UNKNOWN where nothing is known: without pip-audit, and where it reaches
+no database of vulnerabilities.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any
 
 TIMEOUT_S = 600
 
+UNKNOWN = 3
+"""Exit status where nothing was audited, by which nobody takes it for an audit that has found nothing."""
+
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """arguments: of pip-audit, in addition."""
+    """The exit status. arguments: of pip-audit, in addition."""
     if find_spec("pip_audit") is None:
         return _not_audited("pip-audit is not installed: `make setup` installs it")
     command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--progress-spinner=off"]
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def _not_audited(reason: str) -> int:
     print(f"NOT AUDITED: {reason}", file=sys.stderr)
-    return 0
+    return UNKNOWN
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make audit`: it fails for known vulnerabilities, and says so where it cannot know."""
+"""`make audit`: it fails for known vulnerabilities, and with another status where it cannot know."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_known_vulnerabilities_fail(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_what_is_not_known_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
 ) -> None:
-    assert run(monkeypatch, 1, out, "Traceback\nServiceError: no route to host\n") == 0
+    assert run(monkeypatch, 1, out, "Traceback\nServiceError: no route to host\n") == audit.UNKNOWN
     assert capsys.readouterr().err == "NOT AUDITED: pip-audit ends with status 1: ServiceError: no route to host\n"
-    assert run(monkeypatch, 0, json.dumps({"dependencies": [OWN]})) == 0
+    assert run(monkeypatch, 0, json.dumps({"dependencies": [OWN]})) == audit.UNKNOWN
     assert capsys.readouterr().err == "NOT AUDITED: no package is known there: not on the index\n"
 
 
 def test_without_pip_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(audit, "find_spec", lambda name: None)
-    assert audit.main() == 0
+    assert audit.main() == audit.UNKNOWN == 3
     assert capsys.readouterr().err == "NOT AUDITED: pip-audit is not installed: `make setup` installs it\n"
