@@ -387,7 +387,16 @@ def test_an_endpoint_that_hangs_is_given_up(endpoint: Endpoint, monkeypatch: pyt
         ended.wait(WITHIN_S)
 
     endpoint.respond = hanging
-    with pytest.raises(OSError, match="timed out"):
+    with pytest.raises(TimeoutError, match="was not sent within"):
+        fetch(endpoint.url)
+
+    def dripping_headers(handler: http.server.BaseHTTPRequestHandler) -> None:
+        for byte in b"HTTP/1.0 200 OK\r\nX-Slow: " + b"x" * 30 + b"\r\n\r\n{}":
+            if not ended.wait(0.05):
+                handler.wfile.write(bytes([byte]))
+
+    endpoint.respond = dripping_headers
+    with pytest.raises(TimeoutError, match="was not sent within"):
         fetch(endpoint.url)
 
     def dripping(handler: http.server.BaseHTTPRequestHandler) -> None:
