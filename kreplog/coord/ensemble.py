@@ -121,6 +121,7 @@ class ZooKeeperSession:
         self._event: Any = None
         self._called: set[Watch] = set()
         self._refused = False
+        self._broken_logins = 0
         self._handler = _Handler(self, tls)
         self._client = KazooClient(
             hosts=hosts,
@@ -293,7 +294,7 @@ class ZooKeeperSession:
         those that there are belong to others."""
         root = self._root or "/"
         self._client.get_children_async(root).get(timeout=timeout_s)
-        if security.set_acl and self._root:
+        if security.set_acl:
             acls, _ = self._client.get_acls_async(root).get(timeout=timeout_s)
             if any(acl.id.scheme == "world" for acl in acls):
                 _log.warning(
@@ -415,12 +416,23 @@ class ZooKeeperSession:
                 read_timeout, connect_timeout = connect(*arguments)
             except zk.SessionClosedRequireSaslError as error:  # of which kazoo's thread would end
                 raise zk.AuthFailedError from error
+            except zk.AuthFailedError as error:
+                if isinstance(error.__cause__, zk.ConnectionDropped) and self._may_reconnect():
+                    raise zk.ConnectionDropped("the server closed the connection during SASL") from error
+                raise
             self.timeout_ms = round(read_timeout * 3 / 2)
             self._last_response = max(self._last_response, sent)
             self._negotiated.set()
             return read_timeout, connect_timeout
 
         connection._connect = connect_and_record
+
+    def _may_reconnect(self) -> bool:
+        """Whether to connect again after a connection that broke during SASL, as that of a server that stops: a session
+        that has begun does as long as it lives, a new one after each server's first. Servers that do not say that they
+        refuse a client break its connections, too."""
+        self._broken_logins += 1
+        return self._begun or self._broken_logins <= len(self._client.hosts)
 
     def _keep(self) -> None:
         try:

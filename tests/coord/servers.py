@@ -116,6 +116,8 @@ class Proxy:
         self._flows.set()
         self._refuses = False
         self._ignored = 0
+        self._broken_text = b""
+        self.to_break = 0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -135,6 +137,11 @@ class Proxy:
     def drop(self, ignored: int) -> None:
         """Break all connections, and take the next `ignored` ones without ever answering on them."""
         self._ignored = ignored
+        self._break()
+
+    def break_at(self, text: bytes, times: int) -> None:
+        """Break all connections, and then that many in place of sending `text`; to_break: those that are left."""
+        self._broken_text, self.to_break = text, times
         self._break()
 
     def heal(self) -> None:
@@ -173,6 +180,9 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 self._flows.wait()
+                if self.to_break and self._broken_text in data:
+                    self.to_break -= 1
+                    break
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

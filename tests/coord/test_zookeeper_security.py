@@ -21,7 +21,7 @@ from kreplog.coord.zookeeper_security import NO_SECURITY, ZooKeeperSecurity
 from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.types import Create
 from tests.certificates import HOSTS, Certificates
-from tests.coord.servers import MISSING, ZooKeeperServer, free_port, until
+from tests.coord.servers import MISSING, Proxy, ZooKeeperServer, free_port, until
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -147,6 +147,15 @@ def test_nodes_made_without_acls_are_warned_of_and_secured(
         before.set_data(f"{NODE}/0", b"again")
 
 
+def test_an_open_root_of_zookeeper_itself_is_warned_of(
+    zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may delete its children may delete the controller's node."""
+    with closing(opened(zookeeper.hosts, DIGEST)) as store:
+        store.connect(5000)
+    assert "the node / in ZooKeeper was created without" in caplog.text
+
+
 def test_the_password_is_in_no_log(zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), closing(opened(zookeeper.hosts + "/logged", DIGEST)) as store:
         store.connect(5000).create(NODE)
@@ -183,6 +192,30 @@ def test_sasl_authenticates_and_owns_nodes(sasl_server: str) -> None:
 def test_sasl_refuses_a_wrong_password_at_once(sasl_server: str) -> None:
     message = refused(sasl_server + "/sasl", replace(SASL, password="wrong"))
     assert "refuses user kreplog: check zookeeper.authentication, zookeeper.user" in message
+
+
+def test_a_connection_that_breaks_during_sasl_is_made_again(sasl_server: str) -> None:
+    """A server that stops; others break the connections of clients that they refuse."""
+    proxy = Proxy(int(sasl_server.partition(":")[2]))
+    login = b"zk-sasl-md5"  # of the response to the challenge
+    with closing(opened(proxy.hosts + "/broken", SASL)) as store:
+        proxy.break_at(login, 1)
+        session = store.connect(20_000)
+        session.create(NODE, b"ours")
+        proxy.break_at(login, 3)
+        until(lambda: not proxy.to_break, "three logins")
+
+        def is_read() -> bool:
+            try:
+                return session.get(NODE).data == b"ours"
+            except ConnectionLossError:
+                return False
+
+        until(is_read, "a login")
+    proxy.break_at(login, 1000)
+    assert "refuses user kreplog" in refused(proxy.hosts + "/broken", SASL)
+    assert proxy.to_break == 998  # each server twice
+    proxy.close()
 
 
 @pytest.mark.parametrize("security", [NO_SECURITY, DIGEST], ids=["none", "digest"])
