@@ -10,6 +10,7 @@ AutoTopicCreationManager.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
@@ -47,12 +48,21 @@ class AutomaticCreation:
         self._queued: dict[str, None] = {}
         self._outcomes: dict[str, tuple[ErrorCode, int]] = {}  # the error for clients, and until when they get it
 
-    def requested(self, name: str, unknown: ErrorCode, has_metadata: bool, allowed: bool, now_ms: int) -> ErrorCode:
+    def requested(
+        self,
+        name: str,
+        unknown: ErrorCode,
+        has_metadata: bool,
+        allowed: bool,
+        now_ms: int,
+        admit: Callable[[], bool] = lambda: True,
+    ) -> ErrorCode:
         """A client has requested the metadata of a topic that this broker does not know. Returns the error that it
         gets.
 
         unknown: the error without automatic creation. has_metadata: whether the broker has metadata yet. allowed:
-        whether the client lets the topic be created.
+        whether the client lets the topic be created. admit: charges a topic that is not queued yet to the client's
+        quota; False: it must not be created.
         """
         try:
             check_topic(name)
@@ -63,9 +73,10 @@ class AutomaticCreation:
         error, until_ms = self._outcomes.get(name, (ErrorCode.NONE, now_ms))
         if now_ms < until_ms:
             return error
-        if name not in self._queued and len(self._queued) >= MAX_QUEUED:
-            return unknown
-        self._queued[name] = None
+        if name not in self._queued:
+            if len(self._queued) >= MAX_QUEUED or not admit():
+                return unknown
+            self._queued[name] = None
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def next_names(self) -> list[str]:

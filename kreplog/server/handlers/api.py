@@ -51,7 +51,7 @@ from kreplog.server.authorization.guard import Guard
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
 from kreplog.server.handlers.acl_handlers import AclHandlers
-from kreplog.server.handlers.admin import AdminHandlers, Fields, unlimited
+from kreplog.server.handlers.admin import AdminHandlers, Fields, Mutate, unlimited
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.cluster_id import ClusterId
 from kreplog.server.handlers.configs import ConfigHandlers
@@ -191,7 +191,11 @@ class Api:
         )
         self._producer_ids = ProducerIdHandlers(store, host.transactions, host.receive, self._start)
         self._automatic = AutomaticTopics(
-            settings.auto_create_topics, host.manager.metadata, self._admin.create_default_topics, self._start
+            settings.auto_create_topics,
+            settings.num_partitions,
+            host.manager.metadata,
+            self._admin.create_default_topics,
+            self._start,
         )
         self.sasl = SaslHandlers(host.user_credentials, settings, self._start)
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
@@ -325,7 +329,8 @@ class Api:
         if request is None:
             context.respond(generic.encode_response(header, **authorized.finished(None)))
             return
-        entries, make = self._queries[header.api_key](request, header.api_version, context.client.listener)
+        mutate = unlimited if context.charge is None else context.charge.create_automatically
+        entries, make = self._queries[header.api_key](request, header.api_version, context.client.listener, mutate)
         if entries <= INLINE_ENTRIES:
             context.respond(generic.encode_response(header, **authorized.finished(make())))
         else:
@@ -406,8 +411,8 @@ class Api:
                 holds = None
                 await self._stored.refresh()
 
-    def _missing_topic(self, name: str, may_create: bool) -> ErrorCode:
-        return self._automatic.missing(name, may_create)
+    def _missing_topic(self, name: str, may_create: bool, mutate: Mutate) -> ErrorCode:
+        return self._automatic.missing(name, may_create, mutate)
 
     async def _work(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
@@ -430,6 +435,8 @@ class Api:
         authorizer = self._host.authorizer
         if key in (ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS) and authorizer is not None:
             return len(authorizer.acls)
+        if key == ApiKey.DESCRIBE_CLIENT_QUOTAS:
+            return len(self._host.quotas.limits.quotas)
         return len(self._host.manager.metadata.partitions)
 
     async def _carry_out(self, context: RequestContext, request: Any) -> Fields:

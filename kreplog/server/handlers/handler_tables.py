@@ -19,19 +19,19 @@ from kreplog.wire.versions import ApiKey
 
 def queries(
     metadata: MetadataHandlers, producers: ProducerHandlers, users: UserCredentialHandlers
-) -> dict[int, Callable[[Any, int, str], Description]]:
-    """Handlers of requests that describe the cluster, by API key; called with a request, its version, and the name of
-    its listener."""
+) -> dict[int, Callable[[Any, int, str, Mutate], Description]]:
+    """Handlers of requests that describe the cluster, by API key; called with a request, its version, the name of its
+    listener, and the quota of its client for topics that are created for it (KIP-599)."""
     return {
         ApiKey.METADATA: metadata.metadata,
-        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener: metadata.cluster(listener),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version, listener: metadata.topic_partitions(
+        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener, _: metadata.cluster(listener),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version, listener, _: metadata.topic_partitions(
             request, listener
         ),
-        ApiKey.DESCRIBE_CONFIGS: lambda request, version, listener: metadata.configs(request),
-        ApiKey.DESCRIBE_LOG_DIRS: lambda request, version, listener: metadata.log_dirs(request),
-        ApiKey.DESCRIBE_PRODUCERS: lambda request, version, listener: producers.describe(request),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda request, version, listener: users.describe(request),
+        ApiKey.DESCRIBE_CONFIGS: lambda request, *_: metadata.configs(request),
+        ApiKey.DESCRIBE_LOG_DIRS: lambda request, *_: metadata.log_dirs(request),
+        ApiKey.DESCRIBE_PRODUCERS: lambda request, *_: producers.describe(request),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda request, *_: users.describe(request),
     }
 
 

@@ -25,7 +25,7 @@ from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.dynamic_settings import DynamicSettings
-from kreplog.server.handlers.admin import Fields, partitions_by_topic
+from kreplog.server.handlers.admin import Fields, Mutate, partitions_by_topic, unlimited
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.settings import SETTINGS
 from kreplog.server.storage.directories import DataDirectory
@@ -79,7 +79,7 @@ class MetadataHandlers:
         recently_failed: RecentlyFailedBrokers,
         cluster_id: Callable[[], str | None],
         own: Callable[[], BrokerRegistration],
-        missing: Callable[[str, bool], ErrorCode],
+        missing: Callable[[str, bool, Mutate], ErrorCode],
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -116,7 +116,8 @@ class MetadataHandlers:
 
     # Metadata
 
-    def metadata(self, request: Any, version: int, listener: str) -> Description:
+    def metadata(self, request: Any, version: int, listener: str, mutate: Mutate) -> Description:
+        """mutate: charges topics that are created for the request."""
         clients, known = self._for_clients(listener), self._topics.all
         fields = {
             "brokers": [_endpoint(broker, "node_id") for broker in clients.listed],
@@ -134,7 +135,7 @@ class MetadataHandlers:
             requested[topic.topic_id if is_by_id(topic) else topic.name] = topic, view
         for topic, view in requested.values():
             if view is None and not is_by_id(topic):
-                errors[topic.name] = self._missing(topic.name, may_create(request, version))
+                errors[topic.name] = self._missing(topic.name, may_create(request, version), mutate)
         return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
@@ -163,7 +164,7 @@ class MetadataHandlers:
             )
         names = topics_from(cursor, {topic.name for topic in request.topics}, known)
         limit = portion_limit(request.response_partition_limit)
-        errors = {name: self._missing(name, False) for name in names if name not in known}
+        errors = {name: self._missing(name, False, unlimited) for name in names if name not in known}
 
         def described_in(name: str, number: int) -> Fields:
             return _described_partition(number, known[name].partitions[number], clients)

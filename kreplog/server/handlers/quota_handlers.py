@@ -43,6 +43,10 @@ class QuotaHandlers:
         self._writing = asyncio.Lock()  # the requests of this broker need not race each other
 
     async def describe(self, request: Any) -> Fields:
+        """In a thread: thousands of entities take long."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._describe, request)
+
+    def _describe(self, request: Any) -> Fields:
         try:
             filters = check_filters(
                 QuotaFilter(each.entity_type, each.match_type, each.match) for each in request.components

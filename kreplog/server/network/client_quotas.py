@@ -106,6 +106,11 @@ class RequestCharge:
         self._throttle(throttle_ms)
         return not (strict and throttle_ms)
 
+    def create_automatically(self, partitions: int) -> bool:
+        """As `mutate`, of a topic that a request for metadata creates. Its client is not throttled: Kafka's controller
+        throttles the broker's CreateTopics alone."""
+        return not self._manager.take_tokens(self._user, self._client_id, partitions, monotonic_ms(), strict=True)
+
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Charge the CPU time that the body takes on the event loop; once, if bodies are nested."""

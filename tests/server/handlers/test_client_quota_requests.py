@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.core import nodes
-from kreplog.core.quotas.quota_requests import ANY, EXACT, OF_DEFAULT
+from kreplog.core.quotas.quota_requests import ANY, EXACT, OF_DEFAULT, matching
 from kreplog.core.whole_nodes import MAX_BYTES
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
+from kreplog.server.handlers import quota_handlers
 from kreplog.server.runtime import whole_node_cache
 from kreplog.types import Create, SetData
+from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving, until_controlled
 from tests.server.network.quota_clients import Client, alteration, set_quotas
@@ -201,6 +205,31 @@ def test_more_quotas_than_a_node_holds_are_refused(tmp_path: Path) -> None:
             entries = [alteration({"user": name}, request_percentage=1.0) for name in names]
             assert set(await alter(broker, *entries)) == {ErrorCode.INVALID_REQUEST}
             assert await entities(broker) == [{"user": "alice"}]
+
+    asyncio.run(scenario())
+
+
+def test_hundreds_are_described_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, int] = {}
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **more: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return call(*arguments, **more)
+
+        return noted
+
+    async def scenario() -> None:
+        async with serving(tmp_path, 0) as (broker,):
+            await until_controlled(broker)
+            names = [f"user-{number:03}" for number in range(300)]
+            codes = await alter(broker, *(alteration({"user": name}, request_percentage=1.0) for name in names))
+            assert set(codes) == {0}
+            monkeypatch.setattr(quota_handlers, "matching", noting("found", matching))
+            monkeypatch.setattr(generic, "encode_response", noting("encoded", generic.encode_response))
+            assert await entities(broker) == [{"user": name} for name in names]
+            assert threads.keys() == {"found", "encoded"}
+            assert threading.get_ident() not in threads.values()
 
     asyncio.run(scenario())
 

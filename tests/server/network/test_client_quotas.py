@@ -13,6 +13,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog._native.batch import build
 from kreplog.core.quotas.entities import QuotaKey
+from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.server.network import muted_connections
 from kreplog.wire.versions import ApiKey
@@ -454,6 +455,27 @@ def test_topics_over_the_quota_of_mutations_are_refused(tmp_path: Path, clock: C
         waiting = asyncio.create_task(Client(broker, "noisy").create("f", version=5))
         assert not await is_answered(waiting, broker)
         waiting.cancel()
+
+    with_broker(tmp_path, work)
+
+
+def test_automatic_topics_over_the_quota_of_mutations_are_created_later(tmp_path: Path, clock: Clock) -> None:
+    async def work(broker: Broker) -> None:
+        await set_quotas(broker, ID, controller_mutation_rate=1)
+        client = Client(broker, "noisy")
+
+        async def errors(*names: str) -> list[int]:
+            topics = [{"topic_id": None, "name": name} for name in names]
+            response = await client.call(ApiKey.METADATA, 9, topics=topics, allow_auto_topic_creation=True)
+            assert response.throttle_time_ms == 0
+            return [topic.error_code for topic in response.topics]
+
+        names = [f"new-{number}" for number in range(15)]
+        wanted, unknown = ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await errors(*names) == [wanted] * 12 + [unknown] * 3  # 11 at once, and one on credit
+        assert await errors(names[-1]) == [unknown]
+        clock.after(broker, 3000)
+        assert await errors(names[-1]) == [wanted]
 
     with_broker(tmp_path, work)
 
