@@ -131,3 +131,4 @@ _mount("quota", "List, set and remove client quotas: how much of a broker client
 _mount("produce", "Produce a record for each line of a file or stdin.")
 _mount("consume", "Print the records of a topic.")
 _mount("console", "Show a cluster in the browser, as it changes.")
+_mount("top", "Show a cluster in the terminal, as it changes.")

@@ -319,6 +319,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def printable(text: str) -> str:
+    """A client's own text for a terminal, with escapes in place of control characters."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).

@@ -51,11 +51,31 @@ def replica_states(
     return admin.request_each(replicas, states)
 
 
-async def _states(client: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
+def log_ends(admin: AdminClient, replicas: Mapping[int, Iterable[TopicPartition]]) -> dict[TopicPartition, int]:
+    """Log end offsets of partitions, each of the one replica that is named; without those that are not reported.
+
+    replicas: partitions by broker id."""
+
+    async def states(broker_id: int, client: BrokerClient) -> dict[TopicPartition, ReplicaState]:
+        return await _log_ends(client, sorted(replicas[broker_id]))
+
+    return {
+        at: state.log_end_offset
+        for found in admin.request_each(replicas, states).values()
+        for at, state in found.items()
+        if state.error is ErrorCode.NONE
+    }
+
+
+async def _log_ends(client: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
     header = client.header(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION)
     ends = ListOffsetsRequest(tuple(ListOffsetsPartition(partition, -1, LATEST) for partition in partitions), DEBUGGING)
     listed = offsets.decode_list_offsets_response(await client.send(offsets.encode_list_offsets(ends, header)), header)
-    states = {listing.partition: ReplicaState(listing.error, listing.offset) for listing in listed.partitions}
+    return {listing.partition: ReplicaState(listing.error, listing.offset) for listing in listed.partitions}
+
+
+async def _states(client: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
+    states = await _log_ends(client, partitions)
     header = client.header(ApiKey.FETCH, FETCH_VERSION)
     requested = tuple(
         FetchPartition(partition, "", -1, state.log_end_offset, max_bytes=1)

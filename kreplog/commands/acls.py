@@ -18,7 +18,7 @@ from kreplog.client import acl_admin
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json, printable
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.core.security.acls import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
@@ -34,7 +34,7 @@ from kreplog.core.security.acls import (
 from kreplog.core.security.authorizer import canonical_host
 from kreplog.core.security.principal import USER, Principal
 from kreplog.errors import UsageError
-from kreplog.types import counted
+from kreplog.types import counted, printable
 
 acl_app = App("List, add and remove ACLs: who may do what.")
 

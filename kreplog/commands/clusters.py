@@ -42,6 +42,7 @@ from kreplog.commands.produce import produce_app
 from kreplog.commands.producer_transactions import transaction_app
 from kreplog.commands.quotas import quota_app
 from kreplog.commands.rebalancing import drain, rebalance
+from kreplog.commands.top import top_app
 from kreplog.commands.topics import topic_app
 from kreplog.commands.users import user_app
 from kreplog.errors import CoordinationError, ErrorCode, UsageError
@@ -72,6 +73,7 @@ APPS = {
     "produce": produce_app,
     "consume": consume_app,
     "console": console_app,
+    "top": top_app,
 }
 """Apps by the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
 

@@ -16,6 +16,7 @@ from kreplog.commands.options import App, Bootstrap, CommandConfig, OptionalDir
 from kreplog.errors import UsageError
 
 if TYPE_CHECKING:
+    from kreplog.console.cluster_source import ClusterSource
     from kreplog.console.live import Source
 
 DEFAULT_PORT = 8092
@@ -84,6 +85,11 @@ def _source(directory: Path | None, cluster: Path | None, bootstrap: str | None,
         if (directory / "cluster.json").exists():
             raise UsageError(f"{directory} is the directory of a cluster: kreplog console --cluster {directory}")
         return DirectorySource(directory)
+    return cluster_source(cluster, bootstrap, command_config)
+
+
+def cluster_source(cluster: Path | None, bootstrap: str | None, command_config: Path | None) -> ClusterSource:
+    """The cluster of a command's options. Raises UnreachableError where it does not run now, UsageError."""
     from kreplog.console.cluster_source import ClusterSource
 
     connect = partial(bootstrap_servers, cluster, bootstrap, command_config)

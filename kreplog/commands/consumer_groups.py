@@ -30,10 +30,9 @@ from kreplog.commands.options import (
     OptionalDir,
     milliseconds,
     print_json,
-    printable,
 )
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.types import TopicPartition, check_topic, counted
+from kreplog.types import TopicPartition, check_topic, counted, printable
 
 NEW_TOPIC_S = 1.0
 """How long a topic is looked for that the first broker does not know."""

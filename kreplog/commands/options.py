@@ -133,8 +133,3 @@ def milliseconds(option: str, text: str) -> int:
             f"{option} {text!r}: give a time as in 2025-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def printable(text: str) -> str:
-    """A client's own text for a terminal, with escapes in place of control characters."""
-    return text if text.isprintable() else repr(text)[1:-1]

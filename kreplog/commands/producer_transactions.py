@@ -9,8 +9,9 @@ import typer
 
 from kreplog.client.transaction_admin import abort_transaction, describe_transaction, list_transactions
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json, printable
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.errors import UsageError
+from kreplog.types import printable
 
 transaction_app = App("List, describe and abort transactions.")
 

@@ -24,11 +24,11 @@ from kreplog.commands.options import (
     OptionalDir,
     pair,
     print_json,
-    printable,
 )
 from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, Quotas
 from kreplog.core.quotas.quota_requests import QuotaAlteration, check_alteration, entity_types
 from kreplog.errors import UsageError
+from kreplog.types import printable
 
 quota_app = App("List, set and remove client quotas: how much of a broker clients may use.")
 

@@ -17,10 +17,10 @@ from kreplog.client import user_admin
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json, printable
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.core.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kreplog.errors import UsageError
-from kreplog.types import counted
+from kreplog.types import counted, printable
 
 MECHANISMS = tuple(SCRAM_MECHANISMS)
 

@@ -1,4 +1,4 @@
-"""`kreplog console`: a page in the browser that shows a running cluster, or a directory of logs, as it changes.
+"""`kreplog console` and `kreplog top`: a page in the browser, and the terminal, show a cluster as it changes.
 
 access            tokens, cookies, Host and Origin: which requests are answered at all
 web_server        the routes, the static files and the process
@@ -8,6 +8,7 @@ cluster_source    a running cluster, by the blocking clients of client_threads
 directory_source  logs in a directory
 cluster_requests  what a page requests of a cluster; acts: what it changes; parameters: of both
 record_pages      record batches as JSON
-broker_metrics    the metrics that brokers serve
+broker_metrics    the metrics that brokers serve; topic_rates: records a second of topics
+terminal          `kreplog top`: what it reads when, and its keys (terminal_keys); terminal_frame: what is on the screen
 static            the page: plain modules of JavaScript
 """

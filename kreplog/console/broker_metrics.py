@@ -40,6 +40,27 @@ FIGURES = {
 """Names of figures by the samples that they are read from."""
 
 
+MAX_INTERVAL_S = 30.0
+"""Rates are of the time between two reads, unless that is longer: nobody looked meanwhile."""
+
+_PER_SECOND = {"bytes_in": "bytes_in_per_s", "bytes_out": "bytes_out_per_s", "cpu_s": "cpu_share"}
+_MEANS = ("produce", "fetch", "replicate")
+
+
+def with_rates(now: Mapping[str, float], before: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The figures of a broker, with what they have grown by: bytes a second, the share of a processor, and the mean
+    time in seconds of the requests in between, 0.0 for none. Without those of counters that were reset."""
+    found = dict(now)
+    for name, rate in _PER_SECOND.items():
+        if name in now and name in before and now[name] >= before[name]:
+            found[rate] = (now[name] - before[name]) / seconds
+    for name in _MEANS:
+        total, count = (now.get(f"{name}_{part}", 0.0) - before.get(f"{name}_{part}", 0.0) for part in ("sum", "count"))
+        if before and total >= 0 and count >= 0:
+            found[f"{name}_mean_s"] = total / count if count else 0.0
+    return found
+
+
 def figures(text: str) -> dict[str, float]:
     """The FIGURES in a text of Prometheus; a sample that is no number is left out."""
     found = {}
@@ -59,21 +80,35 @@ class BrokerMetrics:
     def __init__(self, addresses: Mapping[int, str]) -> None:
         self._addresses = addresses
         self._next_read = 0.0
+        self._began = 0.0
+        self._read: dict[int, dict[str, Any]] = {}
         self._found: dict[str, Any] = {}
         self._reading = asyncio.Lock()
 
     async def read(self) -> dict[str, Any]:
-        """{"time_ms", "brokers": {id: figures}}, where a broker that does not respond has {"error": reason}."""
+        """{"time_ms", "brokers": {id: figures as with_rates}}, where a broker that does not respond has {"error":
+        reason}."""
         async with self._reading:
             began = time.monotonic()
             if began >= self._next_read:
                 async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session:
                     found = await asyncio.gather(*(_read(session, address) for address in self._addresses.values()))
-                brokers = dict(zip(self._addresses, found, strict=True))
+                read = dict(zip(self._addresses, found, strict=True))
+                seconds = began - self._began
+                past = self._read if seconds <= MAX_INTERVAL_S else {}
+                brokers = {
+                    broker: now if "error" in now else with_rates(now, _figures_of(past.get(broker)), seconds)
+                    for broker, now in read.items()
+                }
+                self._began, self._read = began, read
                 self._found = {"time_ms": time.time_ns() // 1_000_000, "brokers": brokers}
                 now = time.monotonic()
                 self._next_read = now + max(MIN_AGE_S, (now - began) / SHARE)
             return self._found
+
+
+def _figures_of(read: dict[str, Any] | None) -> dict[str, Any]:
+    return {} if read is None or "error" in read else read
 
 
 async def _read(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
 from kreplog.console.cluster_requests import READS, record_field
 from kreplog.console.parameters import Parameters
 from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
+from kreplog.console.topic_rates import TopicRates
 from kreplog.errors import CoordinationError, ErrorCode, UsageError
 from kreplog.types import TopicPartition
 from kreplog.wire import generic
@@ -56,6 +57,7 @@ class ClusterSource:
         self._metadata = ClusterSnapshot()
         self._next_read = 0.0
         self._offsets = ClientThreads(connect, 1, "console-offsets", persistent=True)
+        self._rates = TopicRates()
         self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
 
     async def snapshot(self) -> ClusterSnapshot:
@@ -109,9 +111,13 @@ class ClusterSource:
         return await self._offsets.run(read)
 
     async def read(self, name: str, parameters: Parameters) -> dict[str, Any]:
-        """The metrics, or the result of READS[name]. Raises UsageError for another name, and as the function."""
+        """The metrics, the rates of topics, or the result of READS[name]. Raises UsageError for another name, and as
+        the function."""
         if name == "metrics":
             return await self._metrics.read()
+        if name == "topic-rates":
+            topics = self._metadata.topics
+            return await self._offsets.run(lambda clients: self._rates.read(clients, topics))
         function = READS.get(name)
         if function is None:
             raise UsageError(f"a cluster has no {name!r} to show")

@@ -15,7 +15,7 @@ from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.console import _metrics
 from kreplog.console import broker_metrics
-from kreplog.console.broker_metrics import FIGURES, BrokerMetrics, figures
+from kreplog.console.broker_metrics import FIGURES, BrokerMetrics, figures, with_rates
 from tests.server.brokers import serving, until_controlled
 
 
@@ -68,6 +68,35 @@ def test_figures_of_requests() -> None:
         "# HELP process_cpu_seconds_total CPU 1\n\n"
     )
     assert figures(text) == {"produce_sum": 1.5, "produce_count": 3.0, "bytes_in": 7.0}
+
+
+def test_rates_of_counters_that_grow_and_of_those_that_were_reset() -> None:
+    before = {"bytes_in": 100.0, "bytes_out": 50.0, "cpu_s": 1.0, "produce_sum": 1.0, "produce_count": 10.0}
+    now = {"bytes_in": 300.0, "bytes_out": 10.0, "cpu_s": 2.0, "produce_sum": 1.5, "produce_count": 15.0}
+    assert with_rates(now, before, 2.0) == {
+        **now,
+        "bytes_in_per_s": 100.0,
+        "cpu_share": 0.5,
+        "produce_mean_s": 0.1,
+        "fetch_mean_s": 0.0,
+        "replicate_mean_s": 0.0,
+    }
+    assert with_rates(now, {}, 2.0) == now
+
+
+def test_rates_are_of_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_metrics, "MIN_AGE_S", 0.0)
+    monkeypatch.setattr(broker_metrics, "SHARE", 1e9)
+
+    async def run(address: str) -> None:
+        metrics = BrokerMetrics({0: address})
+        assert "cpu_share" not in (await metrics.read())["brokers"][0]
+        assert (await metrics.read())["brokers"][0]["cpu_share"] > 0
+        monkeypatch.setattr(broker_metrics, "MAX_INTERVAL_S", 0.0)
+        assert "cpu_share" not in (await metrics.read())["brokers"][0]  # nobody looked for long
+
+    with answering(*(b"process_cpu_seconds_total %d\n" % second for second in (1, 2, 3))) as address:
+        asyncio.run(run(address))
 
 
 def test_a_broker_that_is_gone_and_one_that_floods(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,8 @@ def test_charts_of_brokers_with_metrics(browser: Browser) -> None:
     source = FakeSource()
     with visiting(browser, source) as visit:
         for second in range(1, 4):
-            figures = dict.fromkeys(("bytes_in", "bytes_out", "longest_pause_s", "cpu_s"), 1024 * second)
+            names = ("bytes_in_per_s", "bytes_out_per_s", "longest_pause_s", "cpu_share")
+            figures = dict.fromkeys(names, 1024 if second > 1 else None)
             brokers = {"0": figures, "1": {"error": "it does not respond"}}
             source.answers["metrics"] = {"time_ms": 1000 * second, "brokers": brokers}
             with visit.page.expect_response("**/api/metrics*"):

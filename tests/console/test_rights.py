@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -9,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console as Terminal
 
 from kreplog.cli import main
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import bootstrap_servers
 from kreplog.console.cluster_source import ClusterSource
+from kreplog.console.terminal import TerminalView
 from tests.console.served import Console, serving
 from tests.integration import clusters
 
@@ -27,7 +31,7 @@ def kreplog(*words: str) -> None:
 
 
 @pytest.fixture
-def console(tmp_path: Path) -> Iterator[Console]:
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster = LocalCluster.create(tmp_path / "c", [0], 0, SETTINGS)
     at = ("--cluster", str(cluster.directory))
     allowed = ("--allow-principal", "User:ANONYMOUS", "--topic", "mine")
@@ -36,12 +40,32 @@ def console(tmp_path: Path) -> Iterator[Console]:
     try:
         cluster.start()
         kreplog("topic", "create", "mine", *at)
-        source = ClusterSource(partial(bootstrap_servers, cluster.directory, None, None), [])
-        with serving(source, allow_writes=True) as made:
-            made.log_in()
-            yield made
+        yield cluster
     finally:
         clusters.end(cluster)
+
+
+def source_of(cluster: LocalCluster) -> ClusterSource:
+    return ClusterSource(partial(bootstrap_servers, cluster.directory, None, None), [])
+
+
+@pytest.fixture
+def console(cluster: LocalCluster) -> Iterator[Console]:
+    with serving(source_of(cluster), allow_writes=True) as made:
+        made.log_in()
+        yield made
+
+
+def test_the_terminal_shows_what_it_may(cluster: LocalCluster) -> None:
+    async def run() -> str:
+        source = source_of(cluster)
+        out = io.StringIO()
+        assert await TerminalView(source, Terminal(file=out, width=120)).print_once(0.01) == ""
+        await source.close()
+        return out.getvalue()
+
+    found = asyncio.run(run())
+    assert "Healthy: 1 broker, 1 topic" in found and "mine" in found
 
 
 def test_what_is_denied_is_named(console: Console) -> None:

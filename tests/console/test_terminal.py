@@ -1,0 +1,228 @@
+"""`kreplog top` in a pseudo-terminal, of a cluster of real brokers: what it shows, and how it leaves the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from kreplog.cluster.local_cluster import LocalCluster
+from tests.integration import clusters
+
+WITHIN_S = 60.0
+ENTER_SCREEN, LEAVE_SCREEN, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with clusters.running(tmp_path_factory.mktemp("top") / "c", clusters.GROUPS) as made:
+        with clusters.admin_of(made.bootstrap()) as admin:
+            admin.create_topics({name: {"num_partitions": 2, "replication_factor": 3} for name in ("events", "idle")})
+        clusters.wait_for_topic(made, "events", 2)
+        clusters.wait_for_topic(made, "idle", 2)
+        servers = made.bootstrap().split(",")
+        settings = {"group_id": "readers", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        with KafkaProducer(bootstrap_servers=servers, acks="all") as producer:
+            for _ in range(30):
+                producer.send("events", b"v", partition=0)
+            producer.flush()
+            with KafkaConsumer("events", bootstrap_servers=servers, consumer_timeout_ms=60_000, **settings) as consumer:
+                for _ in zip(range(30), consumer, strict=False):
+                    pass
+                consumer.commit()
+            for _ in range(7):
+                producer.send("events", b"v", partition=0)
+        yield made
+
+
+class Terminal:
+    """A pseudo-terminal and the command in it. before: the terminal's settings at the start."""
+
+    def __init__(self, words: list[str], width: int, height: int, environment: dict[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self._theirs = theirs  # open, so that its settings can be read behind the command's end
+        self.resize(width, height, None)
+        self.before = termios.tcgetattr(theirs)
+        self.out = b""
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kreplog", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm-256color", **environment},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._ours, 1 << 16)
+            except OSError:
+                return
+            with self._changed:
+                self.out += data
+                self._changed.notify_all()
+
+    def resize(self, width: int, height: int, process: subprocess.Popen[bytes] | None) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def frame(self) -> str:
+        """The last frame that is complete: each begins at the first row and column."""
+        parts = self.out.split(b"\x1b[H")
+        text = parts[-2 if len(parts) > 2 else -1].decode(errors="replace")
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+    def until(self, true: Callable[[str], Any]) -> str:
+        """The first frame for which `true` holds."""
+        deadline = time.monotonic() + WITHIN_S
+        with self._changed:
+            while not true(self.frame()):
+                assert self._changed.wait(deadline - time.monotonic()), self.frame()
+            return self.frame()
+
+    def sees(self, *texts: str) -> str:
+        return self.until(lambda frame: all(text in frame for text in texts))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def wait(self) -> int:
+        """The exit status; the terminal is as it was."""
+        status = self.process.wait(WITHIN_S)
+        with self._changed:
+            self._changed.wait_for(lambda: self.out.rstrip().endswith(LEAVE_SCREEN), WITHIN_S)
+        assert self.out.index(ENTER_SCREEN) < self.out.rindex(SHOW_CURSOR)
+        assert self.out.rstrip().endswith(LEAVE_SCREEN), self.out[-200:]
+        assert termios.tcgetattr(self._theirs) == self.before
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._theirs)
+        self._reader.join(WITHIN_S)
+        os.close(self._ours)
+
+
+@contextmanager
+def top(cluster: LocalCluster, width: int = 80, height: int = 24, **environment: str) -> Iterator[Terminal]:
+    terminal = Terminal(["top", "--cluster", str(cluster.directory)], width, height, environment)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_lists_and_what_is_open(cluster: LocalCluster) -> None:
+    with top(cluster) as terminal:
+        shown = terminal.sees("Healthy: 3 brokers", "events", "idle", "tab: groups")
+        assert all(len(line) <= 80 for line in shown.splitlines()) and len(shown.splitlines()) <= 24
+        terminal.until(lambda frame: re.search(r"> +events +2 +0 +0 +0 +7\b", frame))
+        terminal.type(b"\r")
+        terminal.sees("topic events", "epoch", "log end")
+        terminal.until(lambda frame: re.search(r"> +0 +\d +\d+ +\d,\d,\d +\d,\d,\d +0 +37 +37\b", frame))
+        terminal.type(b"\x1b")
+        terminal.sees("tab: groups")
+        terminal.type(b"\t")
+        terminal.until(lambda frame: re.search(r"> +readers +Empty +0 +7\b", frame))
+        terminal.type(b"\x1b[C")
+        terminal.until(lambda frame: re.search(r"> +events +0 +30 +37 +7\b", frame))
+        terminal.resize(120, 40, terminal.process)
+        terminal.until(lambda frame: len(frame.splitlines()) == 40)
+        terminal.type(b"\x1b[Dq")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None])
+def test_signals_leave_the_terminal_as_it_was(cluster: LocalCluster, number: signal.Signals | None) -> None:
+    with top(cluster, NO_COLOR="1") as terminal:
+        terminal.sees("Healthy")
+        assert re.search(rb"\x1b\[[0-9;]*3[0-9]m", terminal.out) is None
+        if number is None:
+            terminal.type(b"\x03")
+        else:
+            terminal.process.send_signal(number)
+        assert terminal.wait() == 0
+
+
+def test_a_stop_by_the_keyboard_and_its_end(cluster: LocalCluster) -> None:
+    with top(cluster) as terminal:
+        terminal.sees("Healthy")
+        terminal.type(b"\x1a")
+        _, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        clusters.eventually(lambda: terminal.out.rstrip().endswith(LEAVE_SCREEN), "it leaves the screen")
+        assert termios.tcgetattr(terminal._theirs) == terminal.before
+        terminal.process.send_signal(signal.SIGCONT)
+        clusters.eventually(lambda: terminal.out.count(ENTER_SCREEN) == 2, "it comes back")
+        terminal.sees("Healthy")
+        terminal.type(b"q")
+        assert terminal.wait() == 0
+
+
+def test_brokers_that_are_gone_and_come_back(cluster: LocalCluster) -> None:
+    with top(cluster) as terminal:
+        terminal.sees("Healthy")
+        clusters.kill(cluster, 2)
+        terminal.until(lambda frame: re.search(r"2 +- +not running", frame) and "under-replicated: " in frame)
+        clusters.kill(cluster, 0, 1)
+        terminal.sees("What is shown is old: no broker")
+        terminal.type(b"j")
+        terminal.until(lambda frame: "2 of 3" in frame)  # it goes on, with what was known
+        cluster.start()
+        terminal.sees("Healthy: 3 brokers")
+        terminal.type(b"q")
+        assert terminal.wait() == 0
+
+
+def once(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kreplog", "top", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+
+
+def test_one_frame_where_the_output_is_no_terminal(cluster: LocalCluster) -> None:
+    found = once("--cluster", str(cluster.directory))
+    assert found.returncode == 0 and "\x1b" not in found.stdout, found.stderr
+    assert "Healthy: 3 brokers" in found.stdout
+    assert re.search(r"^events +2 +0 +0 +0 +7\b", found.stdout, re.MULTILINE)
+    assert re.search(r"^readers +Empty +0 +7\b", found.stdout, re.MULTILINE)
+    terminal = Terminal(["top", "--once", "--cluster", str(cluster.directory)], 80, 24, {})
+    try:
+        assert terminal.process.wait(WITHIN_S) == 0
+        clusters.eventually(lambda: b"readers" in terminal.out, "one frame")
+        assert ENTER_SCREEN not in terminal.out
+    finally:
+        terminal.close()
+
+
+def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", [0], 0)
+    found = once("--cluster", str(made.directory))
+    assert found.returncode == 1 and "no broker of" in found.stderr and "kreplog cluster start" in found.stderr
+    assert once().returncode == 2
