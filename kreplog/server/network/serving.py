@@ -263,7 +263,8 @@ class ClientConnection:
             return
         context = RequestContext(self, header, self._connection.active_at)
         quotas = self._server.client_quotas
-        if quotas.is_active and self._has_quotas:
+        is_allowed = sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms())
+        if is_allowed and quotas.is_active and self._has_quotas:
             context.charge, delay_ms = begin_charge(quotas, header, self.principal, len(frame))
             if delay_ms:
                 self._connection.put_back(frame)
@@ -271,7 +272,7 @@ class ClientConnection:
                 return
         self._in_flight.append(context)
         try:
-            if sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms()):
+            if is_allowed:
                 if context.charge is None:
                     self._server.handle(context, frame)
                 else:

@@ -22,13 +22,15 @@ from kreplog.core.security.plain import plain_message
 from kreplog.core.security.scram import SCRAM_MECHANISMS, ScramClient
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
+from kreplog.server.clock import monotonic_ms
 from kreplog.server.monitoring.metrics import render
+from kreplog.server.network import serving as connections_of
 from kreplog.types import SetData
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving, until_controlled
 from tests.server.loop import run, until
-from tests.server.network.quota_clients import set_quotas
+from tests.server.network.quota_clients import Clock, set_quotas
 
 SALT = b"sixteen bytes ok"
 SCRAM_256, SCRAM_512 = SCRAM_MECHANISMS
@@ -362,6 +364,26 @@ def test_a_session_ends_without_a_reauthentication(tmp_path: Path) -> None:
             assert response.session_lifetime_ms == 1500
             while await is_served(client):  # until the lifetime is over
                 await asyncio.sleep(0.05)  # real time, in which the session ends
+
+    run(work)
+
+
+def test_a_session_that_ends_while_its_client_is_throttled_is_closed_by_its_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the quota would have that wait longer."""
+
+    async def work() -> None:
+        clock = Clock(monkeypatch)
+        async with brokers(tmp_path, connections_max_reauth_ms=60_000) as (broker,), connected(broker) as client:
+            await set_quotas(broker, {"user": "alice"}, request_percentage=1e-6)
+            await authenticate(client)
+            assert await is_served(client)
+            waiting = asyncio.ensure_future(is_served(client))
+            await until(lambda: len(broker.server.muted) == 1)
+            monkeypatch.setattr(connections_of, "monotonic_ms", lambda: monotonic_ms() + 60_001)
+            clock.after(broker, 100)
+            assert not await asyncio.wait_for(waiting, 30)
 
     run(work)
 
