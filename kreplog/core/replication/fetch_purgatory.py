@@ -227,7 +227,7 @@ class FetchPurgatory:
             partition is None
             or partition.refusal(requested.current_leader_epoch, requested.topic_id, roles) is not ErrorCode.NONE
             or requested.fetch_offset < partition.limit(consumer, stable)
-            or requested.fetch_offset < partition.log.log_start
+            or not partition.log.log_start <= requested.fetch_offset <= partition.log.leo
             or (not consumer and self._deletions.awaits(requested))
         )
 

@@ -17,6 +17,7 @@ from kreplog.core.effects import (
 from kreplog.core.messages import FetchedPartition, FetchPartition
 from kreplog.core.replication import epochs
 from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.partition_change import PartitionChange
 from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition
 from kreplog.core.replication.role import Role
 from kreplog.errors import (
@@ -143,6 +144,7 @@ class FollowerRole(LocalReplica):
             )
             self.high_watermark = self.log.leo
         self.flushed = min(self.flushed, self.log.leo)
+        self._mark_changed(PartitionChange.APPENDED)
 
     def _leave_leaders_range(self, data: FetchedPartition) -> Steps[FetchOutcome]:
         """Below the leader's log start: start over there, high watermark included (F9). Past its end, with no epoch to
@@ -152,9 +154,13 @@ class FollowerRole(LocalReplica):
         elif self.log.leo > self.high_watermark:
             yield from self._truncate(self.high_watermark)
         else:
-            self.log = yield TruncateFullyAndStartAt(self.topic_partition, max(0, data.log_start_offset))
-            self.flushed = self.high_watermark = self.log.leo
+            yield from self._truncate_fully(max(0, data.log_start_offset))
         return FetchOutcome.TRUNCATED
+
+    def _truncate_fully(self, start: int) -> Steps[None]:
+        self.log = yield TruncateFullyAndStartAt(self.topic_partition, start)
+        self.flushed = self.high_watermark = self.log.leo
+        self._mark_changed(PartitionChange.APPENDED)
 
     def _start_at(self, leaders_start: int) -> Steps[None]:
         """Drop everything and begin where the leader's log begins: all below is committed."""
@@ -189,8 +195,7 @@ class FollowerRole(LocalReplica):
             empty = self.log.leo == self.log.log_start
             if not empty or error.offset is None or error.offset >= self.log.leo:
                 raise
-            self.log = yield TruncateFullyAndStartAt(self.topic_partition, error.offset)
-            self.flushed = self.high_watermark = self.log.leo
+            yield from self._truncate_fully(error.offset)
             self.log = yield AppendAsFollower(self.topic_partition, records)
 
     def _follow_high_watermark(self, leaders: int) -> Steps[None]:

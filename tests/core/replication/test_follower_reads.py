@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kreplog.config import LEADER_SELECTOR, RACK_AWARE_SELECTOR, ReplicationConfig
-from kreplog.core.effects import Reply
-from kreplog.core.events import SessionLost, Tick
+from kreplog.core.effects import Reply, Send
+from kreplog.core.events import FetchReplied, SessionLost, Tick
 from kreplog.core.messages import (
     CONSUMER,
     READ_COMMITTED,
@@ -26,7 +26,7 @@ from kreplog.core.replication.isr import RemoteReplica
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.replica_selectors import ReplicaView, holds, rack_aware
 from kreplog.errors import ErrorCode
-from kreplog.types import BrokerRegistration, Endpoint, SecurityProtocol
+from kreplog.types import NO_EPOCH, BrokerRegistration, Endpoint, EpochEndOffset, SecurityProtocol
 from tests.core.replication.test_following import Brokers
 from tests.core.shell import TP, Shell, values
 
@@ -249,6 +249,28 @@ def test_a_new_leader_epoch_ends_a_delayed_fetch_of_the_old_one() -> None:
     follower.request(request(3, max_wait_ms=500), "waits")
     follower.leader_and_isr(3, 2)
     assert awaited(follower).error is ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("sent", "left"),
+    [
+        ({"diverging": EpochEndOffset(1, 2)}, (0, 2)),
+        ({"error": ErrorCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}, (1, 1)),
+        ({"error": ErrorCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 5}, (5, 5)),
+    ],
+    ids=["diverging", "past the leader's end", "below the leader's start"],
+)
+def test_a_truncation_ends_a_delayed_fetch_at_the_follower(sent: dict[str, Any], left: tuple[int, int]) -> None:
+    """As after an unclean election, whose new leader lacks what was committed."""
+    brokers = cluster()
+    follower = brokers[2]
+    follower.request(request(3, epoch=NO_EPOCH, max_wait_ms=500), "waits")
+    send = [effect for effect in follower.effects if isinstance(effect, Send)][-1]
+    data = replace(FetchedPartition(TP, ErrorCode.NONE, 2), **sent)
+    response = replace(brokers.response(send), partitions=(data,))
+    follower.step(FetchReplied(send.leader, send.correlation, response))
+    assert (follower.partition.log.log_start, follower.partition.log.leo) == left
+    assert awaited(follower).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_read_committed_ends_at_the_followers_last_stable_offset() -> None:
