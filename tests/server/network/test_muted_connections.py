@@ -16,6 +16,8 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.server.listeners import Listener
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.serving import Limits, RequestContext, Server
+from kreplog.tls import TlsSocket
+from kreplog.wire.frames import SCRATCH_BYTES
 from tests.certificates import Certificates
 from tests.server.loop import run, until
 from tests.server.network.tls_clients import Ciphertext, Echo, aside, request, trusting
@@ -48,6 +50,45 @@ def test_over_tls(certificates: Certificates, version: ssl.TLSVersion, notified:
         client.sock.close()
         await until(lambda: echo.server.connections == 0)
         assert len(echo.server.muted) == 0
+        echo.server.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_what_openssl_has_decrypted_before_the_client_closed_is_handled(
+    certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    """Neither the system's socket nor the broker has any of it: the last record is read in part."""
+    sizes: list[int] = []
+
+    async def scenario() -> None:
+        echo = Echo(certificates)
+
+        def mute_at_first(context: RequestContext, frame: Frame) -> None:
+            echo.contexts.append(context)
+            sizes.append(len(frame))
+            if len(sizes) == 1:
+                context.client.mute(DAY_MS)
+
+        echo.server.serve(mute_at_first)
+        context = trusting(certificates)
+        context.minimum_version = context.maximum_version = version
+        client = Ciphertext(echo, context)
+        await aside(client.shake_hands)
+        frames = request(b"first") + request(b"y" * SCRATCH_BYTES)
+        records = [client.encrypted(frames[at : at + 16_000]) for at in range(0, len(frames), 16_000)]
+        client.sock.sendall(b"".join(records))  # before the event loop reads any of it
+        await until(lambda: len(sizes) == 1)
+        muted = echo.contexts[0].client
+        sock = muted._connection._sock
+        assert isinstance(sock, TlsSocket) and sock.pending()
+        client.sock.close()
+        await until(lambda: muted.peer_has_closed)
+        assert not muted.closed
+        muted.unmute()
+        await until(lambda: muted.closed)
+        assert sizes[1] > SCRATCH_BYTES
         echo.server.close()
 
     run(scenario)
