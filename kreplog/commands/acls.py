@@ -16,9 +16,8 @@ import typer
 
 from kreplog.client import acl_admin
 from kreplog.cluster import store_requests
-from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
+from kreplog.commands.connecting import admin_client, offline_cluster
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, Offline, OptionalDir, print_json
 from kreplog.core.security.acls import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
@@ -76,9 +75,6 @@ PatternOption = Annotated[
 Producer = Annotated[bool, typer.Option("--producer", help="What a producer needs on --topic and --transactional-id.")]
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: also IdempotentWrite on the cluster.")]
 Consumer = Annotated[bool, typer.Option("--consumer", help="What a consumer needs on --topic and --group.")]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Use the coordination store of the cluster in --cluster, not its brokers.")
-]
 
 _Resource = tuple[ResourceType, str]
 
@@ -313,12 +309,8 @@ class _Store:
     def __init__(
         self, cluster: Path | None, bootstrap: str | None, command_config: Path | None, *, offline: bool
     ) -> None:
-        if offline and (cluster is None or bootstrap is not None or command_config is not None):
-            raise UsageError(
-                "--offline is for a cluster in a directory: give --cluster DIR, no --bootstrap, no --command-config"
-            )
         self._brokers = cluster, bootstrap, command_config
-        self._local = LocalCluster(cluster) if offline and cluster is not None else None
+        self._local = offline_cluster(cluster, bootstrap, command_config, offline=offline)
 
     def read(self, filters: Sequence[AclFilter]) -> list[AclBinding]:
         if self._local is not None:

@@ -55,6 +55,27 @@ def bootstrap_servers(
     return reachable_brokers(local.bootstrap(), f"see `kreplog cluster status {cluster}`", security), security
 
 
+def offline_cluster(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None, *, offline: bool
+) -> LocalCluster | None:
+    """The cluster whose coordination store a command with --offline uses; None without. Raises UsageError."""
+    if not offline:
+        return None
+    if cluster is None or bootstrap is not None or command_config is not None:
+        raise UsageError(
+            "--offline is for a cluster in a directory: give --cluster DIR, no --bootstrap, no --command-config"
+        )
+    return LocalCluster(cluster)
+
+
+def stored_cluster(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None, *, offline: bool
+) -> LocalCluster | None:
+    """As offline_cluster, for commands where --cluster alone means --offline. Raises UsageError."""
+    alone = cluster is not None and bootstrap is None and command_config is None
+    return offline_cluster(cluster, bootstrap, command_config, offline=offline or alone)
+
+
 @contextmanager
 def admin_client(
     cluster: Path | None, bootstrap: str | None, command_config: Path | None = None

@@ -76,6 +76,9 @@ OptionalDir = Annotated[
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers to connect to, as in host1:9092,host2:9092.")
 ]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Use the coordination store of the cluster in --cluster, not its brokers.")
+]
 CommandConfig = Annotated[
     Path | None,
     typer.Option(

@@ -1,7 +1,7 @@
 """`kreplog quota`: list, set and remove client quotas, of users and client ids, with the options of kafka-configs.
 
-With --cluster they are written to the coordination store, also before any broker of the cluster runs; with --bootstrap
-over the Kafka protocol.
+With --cluster they are written to the coordination store, also before any broker of the cluster runs, which --offline
+says; with --bootstrap, or --command-config, over the Kafka protocol.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import typer
 
 from kreplog.client import quota_admin
 from kreplog.cluster import store_requests
-from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.connecting import admin_client
+from kreplog.commands.connecting import admin_client, stored_cluster
 from kreplog.commands.options import (
     App,
     AsJson,
     Bootstrap,
     CommandConfig,
+    Offline,
     OptionalDir,
     pair,
     print_json,
@@ -47,6 +47,7 @@ def list_all(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -54,8 +55,9 @@ def list_all(
 ) -> None:
     """List the quotas, all of them or those that are for a user, a client id, or a user with a client id."""
     wanted = _entity(user, user_defaults, client, client_defaults)
-    if bootstrap is None and cluster is not None:
-        with LocalCluster(cluster).store_session() as session:
+    local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
+    if local is not None:
+        with local.store_session() as session:
             found = store_requests.quotas_in(session)
     else:
         with admin_client(cluster, bootstrap, command_config) as admin:
@@ -82,6 +84,7 @@ def set_quotas(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -91,7 +94,7 @@ def set_quotas(
     processor, partitions created and deleted by the second. Those of the entity that are not named stay as they are."""
     operations = [(key, _number(key, value), False) for key, value in (pair("quota", text) for text in quotas)]
     alteration = _alteration(_entity(user, user_defaults, client, client_defaults), operations)
-    _alter(alteration, cluster, bootstrap, command_config)
+    _alter(alteration, cluster, bootstrap, command_config, offline=offline)
     if as_json:
         print_json(_facts(alteration.entity, {key: value for key, value, _ in operations}))
     else:
@@ -107,6 +110,7 @@ def remove(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -116,7 +120,7 @@ def remove(
     removed = keys or list(QuotaKey)
     entity = _entity(user, user_defaults, client, client_defaults)
     alteration = _alteration(entity, [(key, 0.0, True) for key in removed])
-    _alter(alteration, cluster, bootstrap, command_config)
+    _alter(alteration, cluster, bootstrap, command_config, offline=offline)
     if as_json:
         print_json({**dict(entity_types(alteration.entity)), "removed": removed})
     else:
@@ -149,10 +153,16 @@ def _alteration(entity: QuotaEntity, operations: Sequence[tuple[str, float, bool
 
 
 def _alter(
-    alteration: QuotaAlteration, cluster: Path | None, bootstrap: str | None, command_config: Path | None
+    alteration: QuotaAlteration,
+    cluster: Path | None,
+    bootstrap: str | None,
+    command_config: Path | None,
+    *,
+    offline: bool,
 ) -> None:
-    if bootstrap is None and cluster is not None:
-        with LocalCluster(cluster).store_session() as session:
+    local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
+    if local is not None:
+        with local.store_session() as session:
             store_requests.alter_quotas(session, alteration)
     else:
         with admin_client(cluster, bootstrap, command_config) as admin:

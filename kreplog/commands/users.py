@@ -1,7 +1,8 @@
 """`kreplog user`: add, list and remove users, who authenticate themselves at SASL listeners.
 
-With --cluster they are written to the coordination store, also before any broker of the cluster runs; with --bootstrap
-over the Kafka protocol. A password comes from a prompt, a file or stdin, never from an argument, which others see.
+With --cluster they are written to the coordination store, also before any broker of the cluster runs, which --offline
+says; with --bootstrap, or --command-config, over the Kafka protocol. A password comes from a prompt, a file or stdin,
+never from an argument, which others see.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import typer
 
 from kreplog.client import user_admin
 from kreplog.cluster import store_requests
-from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
+from kreplog.commands.connecting import admin_client, stored_cluster
+from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, Offline, OptionalDir, print_json
 from kreplog.core.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kreplog.errors import UsageError
 from kreplog.types import counted, printable
@@ -43,6 +43,7 @@ def add(
     iterations: Annotated[
         int, typer.Option("--iterations", min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Rounds of PBKDF2.")
     ] = MIN_ITERATIONS,
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -51,8 +52,9 @@ def add(
     """Add a user, or change the password of one; connections that are open stay so."""
     password = _password(password_file)
     credentials = user_admin.new_credentials(user, password, mechanism or MECHANISMS, iterations)
-    if bootstrap is None and cluster is not None:
-        with LocalCluster(cluster).store_session() as session:
+    local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
+    if local is not None:
+        with local.store_session() as session:
             store_requests.put_user(session, credentials)
     else:
         with admin_client(cluster, bootstrap, command_config) as admin:
@@ -65,14 +67,16 @@ def add(
 
 @user_app.command("list")
 def list_all(
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """List the users, with the mechanisms of their credentials."""
-    if bootstrap is None and cluster is not None:
-        with LocalCluster(cluster).store_session() as session:
+    local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
+    if local is not None:
+        with local.store_session() as session:
             found = store_requests.users_in(session)
     else:
         with admin_client(cluster, bootstrap, command_config) as admin:
@@ -89,14 +93,16 @@ def list_all(
 @user_app.command()
 def remove(
     user: User,
+    offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a user, whose open connections stay until they have to authenticate themselves again."""
-    if bootstrap is None and cluster is not None:
-        with LocalCluster(cluster).store_session() as session:
+    local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
+    if local is not None:
+        with local.store_session() as session:
             store_requests.remove_user(session, user)
     else:
         with admin_client(cluster, bootstrap, command_config) as admin:
