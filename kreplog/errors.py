@@ -95,6 +95,7 @@ class ErrorCode(IntEnum):
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
     UNACCEPTABLE_CREDENTIAL = 93
+    INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -283,6 +284,18 @@ class DuplicateResourceError(UsageError):
     """A request names the same thing twice; nothing was changed."""
 
     kafka_code = ErrorCode.DUPLICATE_RESOURCE
+
+
+class InvalidUpdateVersionError(UsageError):
+    """A feature cannot be finalized at this level, or there is no such feature; nothing was changed."""
+
+    kafka_code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class UnsupportedFeatureError(KreplogError):
+    """This version of kreplog cannot run at the level of a feature that its cluster has finalized (KIP-584)."""
+
+    kafka_code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class InvariantError(KreplogError):

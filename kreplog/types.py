@@ -324,6 +324,10 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
+KREPLOG_VERSION = "kreplog.version"
+"""The feature of KIP-584 that core.features has the levels of."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
@@ -332,7 +336,8 @@ class BrokerRegistration:
     too; none if that is PLAINTEXT and the only one, as before there were others. stopping: it announced its
     shutdown. unclean: it came back from a crash in which unflushed data may have been lost. internal: where other
     brokers reach it, host and port, or the path of a unix socket and 0; None: its registration does not say.
-    directories: ids of the log directories that it has locked.
+    directories: ids of the log directories that it has locked. supported_versions: the least and the greatest level of
+    kreplog.version that it supports (core.features).
     """
 
     id: int
@@ -345,6 +350,7 @@ class BrokerRegistration:
     internal: tuple[str, int] | None = None
     directories: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    supported_versions: tuple[int, int] = (1, 1)
 
     def at(self, listener: str) -> BrokerRegistration | None:
         """The broker with the host and port of its listener of that name; None if it has no such listener."""

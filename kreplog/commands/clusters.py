@@ -21,6 +21,7 @@ from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.acls import acl_app
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.broker_settings import alter, describe
+from kreplog.commands.cluster_features import features_app
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.console import console_app
 from kreplog.commands.consume import consume_app
@@ -59,6 +60,7 @@ cluster_app.command("add-brokers")(add_brokers)
 cluster_app.command("rebalance")(rebalance)
 cluster_app.command("drain")(drain)
 cluster_app.command("replay")(replay)
+cluster_app.add_typer(features_app, name="features")
 
 APPS = {
     "broker": broker_app,

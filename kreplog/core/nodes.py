@@ -3,7 +3,7 @@
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
     /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal,
-                                                    directories, endpoints
+                                                    directories, endpoints, features
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
     /brokers/epochs/[id]/handled                    the last broker epoch that a controller handled, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
@@ -17,6 +17,7 @@
     /admin/unclean_leader_election                  JSON list of [topic, partition]
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
+    /feature                                        the finalized level of kreplog.version, see core.features
     /acls                                           all ACLs, see core.security.acl_requests
     /client_quotas                                  all client quotas, see core.quotas.quota_requests
     /config/users                                   the secret for the credentials of unknown users
@@ -40,6 +41,7 @@ from typing import Any
 from kreplog.config import INHERITED, NO_OWN_SETTINGS, TopicConfig
 from kreplog.errors import CoordinationError
 from kreplog.types import (
+    KREPLOG_VERSION,
     BrokerRegistration,
     Endpoint,
     LeaderAndIsr,
@@ -63,6 +65,7 @@ PREFERRED_ELECTION = "/admin/preferred_replica_election"
 UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+FEATURE = "/feature"
 ACLS = "/acls"
 CLIENT_QUOTAS = "/client_quotas"
 USERS = "/config/users"
@@ -256,6 +259,7 @@ def encode_broker(content: BrokerRegistration) -> bytes:
             "unclean": content.unclean,
             "internal": content.internal,
             "directories": content.directories,
+            "features": {KREPLOG_VERSION: dict(zip(_RANGE, content.supported_versions, strict=True))},
         }
         | ({"endpoints": endpoints} if endpoints else {})
     )
@@ -265,6 +269,7 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
     try:
         content = _parsed(node.data)
         internal = content.get("internal")
+        supported = content.get("features", {}).get(KREPLOG_VERSION)
         return BrokerRegistration(
             int(path.rpartition("/")[2]),
             epoch,
@@ -279,6 +284,7 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
                 Endpoint(str(listener), str(host), int(port), SecurityProtocol[protocol])
                 for listener, host, port, protocol in content.get("endpoints", ())
             ),
+            (1, 1) if supported is None else (int(supported[_RANGE[0]]), int(supported[_RANGE[1]])),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
@@ -393,6 +399,8 @@ def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartiti
 def _pairs(partitions: Iterable[TopicPartition]) -> list[list[str | int]]:
     return [[topic_partition.topic, topic_partition.partition] for topic_partition in partitions]
 
+
+_RANGE = ("min_version", "max_version")
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _of_json = json.JSONDecoder().decode

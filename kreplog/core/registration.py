@@ -5,6 +5,8 @@ A step reads before it writes, and reads again after a lost reply: the content o
 (F28). A node that another session holds is left alone until that session ends, since a second process may have been
 started with this broker's id by mistake (F29). The node of a former process or session of this broker is replaced at
 once: its registration names a log directory whose lock this process holds now, so the former process is dead.
+A broker that cannot run at the finalized level of kreplog.version does not register (KIP-584): the step raises
+UnsupportedFeatureError, and the broker stops.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from kreplog.core import nodes
+from kreplog.core import features, nodes
 from kreplog.core.effects import GetNodes, Multi, Nodes, StateChange, Steps
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
 from kreplog.errors import (
@@ -151,15 +153,16 @@ class Registration:
 
     def _register(self, now_ms: int) -> Steps[None]:
         yield from self._create_nodes()
-        epoch, standing = yield from self._read()
+        epoch, standing, finalized = yield from self._read()
+        features.check_supported(self.broker, finalized)
         if standing is None or not self._is_own(standing):
             self.registered = None
         if standing is None:
-            yield from self._write(epoch, ())
+            yield from self._write(epoch, finalized, ())
         elif self._is_own(standing):
             yield from self._succeed(epoch)
         elif self._is_former(standing):
-            yield from self._write(epoch, (yield from deregistration(self.broker.id)))
+            yield from self._write(epoch, finalized, (yield from deregistration(self.broker.id)))
         elif (yield from self._watch()) is None:
             raise NoNodeError("deleted meanwhile", path=self._node)
         else:
@@ -186,30 +189,36 @@ class Registration:
         """Create the persistent nodes that are missing, in one multi. Raises NodeExistsError in a race."""
         required = dict.fromkeys(nodes.PERSISTENT, b"")
         required[nodes.CONTROLLER_EPOCH] = b"0"
-        required[nodes.broker_epoch(self.broker.id)] = b""
+        required[nodes.broker_epoch(self.broker.id)] = required[nodes.FEATURE] = b""
         found = yield GetNodes(tuple(required))
+        required[nodes.FEATURE] = features.encode(features.initial(self.broker, is_new=found[0] is None))
         missing = tuple(
             Create(path, data) for (path, data), node in zip(required.items(), found, strict=True) if node is None
         )
         if missing:
             yield Multi(missing)
 
-    def _read(self) -> Steps[tuple[int, Node | None]]:
-        """The broker epoch and the broker's node at one time: a registration between the reads raises the epoch."""
+    def _read(self) -> Steps[tuple[int, Node | None, features.FinalizedVersion]]:
+        """The broker epoch and the broker's node at one time: a registration between the reads raises the epoch. And
+        the level of the cluster, which the registration checks."""
         epoch = nodes.broker_epoch(self.broker.id)
-        before, standing, after = yield GetNodes((epoch, self._node, epoch))
+        before, standing, after, feature = yield GetNodes((epoch, self._node, epoch, nodes.FEATURE))
         if before is None or after is None or before.stat.version != after.stat.version:
             raise BadVersionError("changed while it was read", path=epoch)
-        return after.stat.version, standing
+        return after.stat.version, standing, features.decode(feature)
 
     def _watch(self) -> Steps[Node | None]:
         found: Nodes = yield GetNodes((self._node,), watch=True)
         return found[0]
 
-    def _write(self, epoch: int, before: tuple[StoreOperation, ...]) -> Steps[None]:
-        """Create the node and raise the epoch, if no process has registered since `epoch` was read (F16, F29)."""
+    def _write(
+        self, epoch: int, finalized: features.FinalizedVersion, before: tuple[StoreOperation, ...]
+    ) -> Steps[None]:
+        """Create the node and raise the epoch, if no process has registered since `epoch` was read (F16, F29), and no
+        update of the level has begun or ended."""
         raised = SetData(nodes.broker_epoch(self.broker.id), b"", epoch)
-        yield Multi((*before, Create(self._node, nodes.encode_broker(self.broker), ephemeral=True), raised))
+        level = Check(nodes.FEATURE, finalized.epoch)
+        yield Multi((level, *before, Create(self._node, nodes.encode_broker(self.broker), ephemeral=True), raised))
         yield from self._succeed(epoch + 1)
 
     def _succeed(self, epoch: int) -> Steps[None]:

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from kreplog.core import features
 from kreplog.core.broker.metadata_waits import MetadataWaits
 from kreplog.core.memory import MemoryAccount
-from kreplog.errors import UsageError
+from kreplog.errors import UnsupportedFeatureError, UsageError
 from kreplog.server.authorization.acl_cache import AclCache
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
@@ -41,6 +42,7 @@ from kreplog.server.replication.addresses import BrokerAddresses
 from kreplog.server.replication.senders import make_senders
 from kreplog.server.runtime.core_runners import CoreRunners, make_cores
 from kreplog.server.runtime.effect_executor import EffectExecutor
+from kreplog.server.runtime.feature_cache import FeatureCache
 from kreplog.server.runtime.pauses import MeasuredEventLoop
 from kreplog.server.runtime.periodic import (
     enforce_retention,
@@ -117,6 +119,7 @@ class Broker:
             "store": self.store.run(),
             "credentials": self.user_credentials.run(),
             "quotas": self.quota_cache.run(),
+            "features": self.feature_cache.run(),
             "checkpoints": write_checkpoints(logs, settings.checkpoint_interval_ms),
             "retention": enforce_retention(logs, self.runners.replicas.put, settings.retention_check_interval_ms),
             "producers": expire_producers(logs, settings.producer_check_interval_ms),
@@ -226,6 +229,7 @@ class Broker:
             internal=(internal.path or internal.host, internal.port),
             directories=tuple(directory.id for directory in self.hosted.directories),
             endpoints=named_endpoints(self.endpoints),
+            supported_versions=features.SUPPORTED,
         )
         self.cores = make_cores(self.settings, self.hosted, registration, self.memory)
         self.manager, self.controller = self.cores.replicas, self.cores.controller
@@ -249,6 +253,7 @@ class Broker:
         self.user_credentials = CredentialCache(self.store)
         quotas = self.server.client_quotas = quota_manager_of(settings)
         self.quota_cache = QuotaCache(self.store, quotas, self.server.unmute_all)
+        self.feature_cache = FeatureCache(self.store)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
         self.group_logs = CoordinatorLogs(self.hosted, append, runners.groups.put)
@@ -273,6 +278,7 @@ class Broker:
             acl_cache=self.acl_cache,
             quotas=quotas,
             quota_cache=self.quota_cache,
+            feature_cache=self.feature_cache,
         )
         self.api = Api(host)
         self.senders = make_senders(
@@ -311,6 +317,7 @@ class Broker:
             self.acl_cache.session_started()
         self.user_credentials.session_started()
         self.quota_cache.session_started()
+        self.feature_cache.session_started()
         self.runners.session_started(session_id)
 
     def _session_lost(self) -> None:
@@ -356,11 +363,13 @@ class Broker:
         self.runners.stop()
         self.senders.close()
         await self.store.close()
-        if self._failure is None:
+        # A broker that may not register has done nothing wrong: another version takes its logs over as they are.
+        intact = self._failure is None or isinstance(self._failure, UnsupportedFeatureError)
+        if intact:
             await self.logs.write_checkpoints()
         self.group_logs.close()
         self.transaction_logs.close()
-        clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
+        clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=intact))
         self._pool.shutdown()
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")
 

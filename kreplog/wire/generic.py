@@ -15,8 +15,8 @@ import threading
 import types
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_header import ResponseClassRegistry
@@ -27,7 +27,7 @@ from kreplog._native.wire import topic_id_bytes, topic_id_of
 from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader, decode_response_header, flexible
-from kreplog.wire.versions import FEATURES, ApiKey, Ranges
+from kreplog.wire.versions import ApiKey, Ranges
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -79,6 +79,7 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
         admin.AlterUserScramCredentialsRequest,
         admin.AlterUserScramCredentialsResponse,
     ),
+    ApiKey.UPDATE_FEATURES: (admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse),
     ApiKey.DELETE_GROUPS: (admin.DeleteGroupsRequest, admin.DeleteGroupsResponse),
     ApiKey.OFFSET_DELETE: (consumer.OffsetDeleteRequest, consumer.OffsetDeleteResponse),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (admin.DescribeClientQuotasRequest, admin.DescribeClientQuotasResponse),
@@ -183,8 +184,17 @@ def decode_response(frame: Buffer, header: RequestHeader) -> Any:
     return _decode(kind, frame, body, header.api_key, version, budget, whole=True)
 
 
-def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
-    """The response to ApiVersions with the APIs and versions of `ranges`.
+class Feature(NamedTuple):
+    """A feature in a response to ApiVersions (KIP-584): the levels that the broker supports, and the finalized one."""
+
+    name: str
+    least: int
+    greatest: int
+    finalized: int
+
+
+def api_versions(header: RequestHeader, ranges: Ranges, features: Sequence[Feature], epoch: int) -> list[Buffer]:
+    """The response to ApiVersions with the APIs and versions of `ranges`. epoch: of the finalized features.
 
     A request in a version that is not offered gets UNSUPPORTED_VERSION and the range of ApiVersions itself, in the form
     of version 0, which every client reads and falls back by (KIP-511).
@@ -198,10 +208,13 @@ def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
         header,
         error_code=int(error),
         api_keys=keys,
-        supported_features=[{"name": name, "min_version": 1, "max_version": level} for name, level in FEATURES.items()],
-        finalized_features_epoch=0,
+        supported_features=[
+            {"name": each.name, "min_version": each.least, "max_version": each.greatest} for each in features
+        ],
+        finalized_features_epoch=epoch,
         finalized_features=[
-            {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
+            {"name": each.name, "min_version_level": each.finalized, "max_version_level": each.finalized}
+            for each in features
         ],
     )
 

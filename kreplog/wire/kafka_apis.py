@@ -108,7 +108,6 @@ NOT_OFFERED: Mapping[int, str] = MappingProxyType(
         ApiKey.WRITE_TXN_MARKERS: "coordinators alone write markers; version 1 is between brokers",
         34: "a replica does not move between the log directories of a broker",
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
-        57: "the levels of features are fixed",
         64: "a registration ends with the broker's session",
         **dict.fromkeys((71, 72), _NO_CLIENT_METRICS),
         74: "topics and brokers alone have settings",

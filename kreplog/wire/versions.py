@@ -63,6 +63,7 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -119,6 +120,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
+        ApiKey.UPDATE_FEATURES: (0, 2),
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
@@ -144,9 +146,10 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
 """APIs and versions that brokers and controllers of the same cluster may send to an internal listener."""
 
 FEATURES: Mapping[str, int] = MappingProxyType({"group.version": 1, "transaction.version": 2})
-"""Features that ApiVersions announces as finalized, each with its level. With group.version 1 coordinators assign the
-partitions of groups whose members send ConsumerGroupHeartbeat (KIP-848); with transaction.version 2 producers leave it
-to leaders to add partitions to their transactions, and their epoch is bumped at the end of each (KIP-890)."""
+"""Kafka's features that ApiVersions announces, each with its level, which is fixed. With group.version 1 coordinators
+assign the partitions of groups whose members send ConsumerGroupHeartbeat (KIP-848); with transaction.version 2
+producers leave it to leaders to add partitions to their transactions, and their epoch is bumped at the end of each
+(KIP-890)."""
 
 ADDS_PARTITIONS_FROM: Mapping[int, int] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5})
 """By API key: the first version whose transactional producers leave it to the leader to add the partition."""
@@ -209,6 +212,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.ALTER_CLIENT_QUOTAS: 1,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+        ApiKey.UPDATE_FEATURES: 0,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,

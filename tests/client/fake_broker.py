@@ -110,7 +110,7 @@ class FakeBroker:
         return answer or getattr(self, f"_{api.name.lower()}")
 
     def _api_versions(self, header: RequestHeader, frame: bytes) -> list[Any]:
-        return list(generic.api_versions(header, TO_CLIENTS))
+        return list(generic.api_versions(header, TO_CLIENTS, [], 0))
 
     def _metadata(self, header: RequestHeader, frame: bytes) -> list[Any]:
         return metadata(self.port)(header, frame)

@@ -217,7 +217,7 @@ def test_a_log_that_parts_from_what_was_read_is_an_error_with_the_place() -> Non
 
 def test_a_broker_without_our_versions_is_named() -> None:
     def old(header: RequestHeader, frame: bytes) -> list[Any]:
-        return list(generic.api_versions(header, {ApiKey.API_VERSIONS: (0, 3), ApiKey.METADATA: (0, 0)}))
+        return list(generic.api_versions(header, {ApiKey.API_VERSIONS: (0, 3), ApiKey.METADATA: (0, 0)}, [], 0))
 
     with FakeBroker({ApiKey.API_VERSIONS: old}) as broker, pytest.raises(UnsupportedBrokerError, match="METADATA"):
         Consumer(broker.bootstrap).topics()

@@ -377,7 +377,7 @@ def test_a_registration_between_two_reads_is_seen() -> None:
     slipped: list[bool] = []
 
     def do(session: MemorySession, effect: Effect) -> Any:
-        if isinstance(effect, GetNodes) and len(effect.paths) == 3 and not slipped:
+        if isinstance(effect, GetNodes) and len(effect.paths) == 4 and not slipped:
             slipped.append(True)
             before = session.get_many(effect.paths[:1])
             other = Shell(store)

@@ -292,18 +292,28 @@ def test_a_null_where_none_may_be() -> None:
         generic.decode_request(null, decode_request_header(null))
 
 
+FEATURE = generic.Feature("kreplog.version", 1, 3, 2)
+
+
 @pytest.mark.parametrize("version", range(4))
 def test_api_versions_lists_what_is_offered(version: int) -> None:
     request_header = header(ApiKey.API_VERSIONS, version)
-    answer = generic.decode_response(body_of(generic.api_versions(request_header, TO_CLIENTS)), request_header)
+    answer = generic.decode_response(
+        body_of(generic.api_versions(request_header, TO_CLIENTS, [FEATURE], 7)), request_header
+    )
     assert answer.error_code == 0
     assert {offered.api_key: (offered.min_version, offered.max_version) for offered in answer.api_keys} == TO_CLIENTS
+    if version >= 3:
+        (supported,), (finalized,) = answer.supported_features, answer.finalized_features
+        assert (supported.name, supported.min_version, supported.max_version) == FEATURE[:3]
+        assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == ("kreplog.version", 2, 2)
+        assert answer.finalized_features_epoch == 7
 
 
 def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
     """KIP-511: UNSUPPORTED_VERSION and the range of ApiVersions, or librdkafka and Java would not fall back."""
     known = decode_request_header(body_of([b"\0\0\0\x0a\0\x12\0\x09\0\0\0\x4d\xff\xff"]))
-    frame = body_of(generic.api_versions(known, TO_CLIENTS))
+    frame = body_of(generic.api_versions(known, TO_CLIENTS, [FEATURE], 7))
     assert frame == bytes.fromhex("0000004d 0023 00000001 0012 0000 0003")
     answer = generic.decode_response(frame, header(ApiKey.API_VERSIONS, 3))
     assert (answer.error_code, len(answer.api_keys)) == (35, 1)

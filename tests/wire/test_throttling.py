@@ -38,7 +38,9 @@ def joined(buffers: list[Any]) -> bytes:
 def test_every_response_with_the_field_gets_it_and_is_else_as_before(key: int, version: int) -> None:
     header = RequestHeader(key, version, 7)
     buffers = (
-        generic.api_versions(header, TO_CLIENTS) if key == ApiKey.API_VERSIONS else generic.encode_response(header)
+        generic.api_versions(header, TO_CLIENTS, [], 0)
+        if key == ApiKey.API_VERSIONS
+        else generic.encode_response(header)
     )
     before = generic.decode_response(joined(buffers)[4:], header).to_dict()
     after = generic.decode_response(joined(with_throttle_time(buffers, header, TIME_MS))[4:], header).to_dict()
@@ -56,7 +58,7 @@ def test_every_response_with_the_field_gets_it_and_is_else_as_before(key: int, v
 
 def test_a_refused_version_of_api_versions_has_no_field() -> None:
     header = RequestHeader(ApiKey.API_VERSIONS, 99, 7, known=False)
-    buffers = generic.api_versions(header, TO_CLIENTS)
+    buffers = generic.api_versions(header, TO_CLIENTS, [], 0)
     assert joined(with_throttle_time(buffers, header, TIME_MS)) == joined(buffers)
 
 

@@ -215,6 +215,10 @@ def entity_fields(entry: Any) -> list[Fields]:
     return [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity]
 
 
+def refused_features(request: Any, error: ErrorCode) -> Fields:
+    return {**message_fields(error), "results": []}
+
+
 def refused_acls(request: Any, error: ErrorCode) -> Fields:
     return {**message_fields(error), "resources": []}
 
@@ -228,6 +232,10 @@ def refused_deletions(request: Any, error: ErrorCode) -> Fields:
 
 
 # For the audit log
+
+
+def updated_features(request: Any) -> list[str]:
+    return [f"{update.feature}={update.max_version_level}" for update in request.feature_updates]
 
 
 def altered_configs(request: Any) -> list[str]:

@@ -73,6 +73,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: on_cluster(Operation.ALTER, admin_rules.refused_alterations),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: on_cluster(Operation.DESCRIBE_CONFIGS, admin_rules.refused_quotas),
         ApiKey.ALTER_CLIENT_QUOTAS: on_cluster(Operation.ALTER_CONFIGS, admin_rules.refused_quota_alterations),
+        ApiKey.UPDATE_FEATURES: on_cluster(Operation.ALTER, admin_rules.refused_features),
         ApiKey.DESCRIBE_ACLS: on_cluster(Operation.DESCRIBE, admin_rules.refused_acls),
         ApiKey.CREATE_ACLS: on_cluster(Operation.ALTER, admin_rules.refused_creations),
         ApiKey.DELETE_ACLS: on_cluster(Operation.ALTER, admin_rules.refused_deletions),
@@ -114,6 +115,7 @@ ADMINISTRATIVE: Mapping[int, Callable[[Any], Iterable[object]]] = MappingProxyTy
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda request: [topic.name for topic in request.topics],
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: admin_rules.altered_users,
         ApiKey.ALTER_CLIENT_QUOTAS: admin_rules.altered_quotas,
+        ApiKey.UPDATE_FEATURES: admin_rules.updated_features,
         ApiKey.CREATE_ACLS: lambda request: map(admin_rules.acl_text, request.creations),
         ApiKey.DELETE_ACLS: lambda request: map(admin_rules.acl_text, request.filters),
     }

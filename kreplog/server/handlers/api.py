@@ -56,6 +56,7 @@ from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.cluster_id import ClusterId
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
+from kreplog.server.handlers.feature_handlers import FeatureHandlers
 from kreplog.server.handlers.handler_tables import commands, mutations, queries
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
 from kreplog.server.handlers.metadata import MetadataHandlers, lists_all
@@ -72,6 +73,7 @@ from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
+from kreplog.server.runtime.feature_cache import FeatureCache
 from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.security.credential_cache import CredentialCache
@@ -155,6 +157,7 @@ class Host:
     acl_cache: AclCache | None
     quotas: ClientQuotaManager
     quota_cache: QuotaCache
+    feature_cache: FeatureCache
 
 
 class Api:
@@ -218,7 +221,8 @@ class Api:
         configs = ConfigHandlers(store, host.topics, host.dynamic)
         acls = AclHandlers(store, host.authorizer, host.acl_cache)
         quotas = QuotaHandlers(store, host.quotas, host.quota_cache)
-        self._commands = commands(self._admin, configs, self._producer_ids, acls, users, quotas)
+        self._features = FeatureHandlers(store, host.feature_cache)
+        self._commands = commands(self._admin, configs, self._producer_ids, acls, users, quotas, self._features)
         self._mutations = mutations(self._admin)
         self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands, *self._mutations}
         self.guard = Guard(
@@ -640,7 +644,7 @@ class Api:
     # ApiVersions, and the cluster id
 
     def _api_versions(self, context: RequestContext, frame: Frame) -> None:
-        context.respond(generic.api_versions(context.header, self._offered))
+        context.respond(generic.api_versions(context.header, self._offered, *self._features.announced()))
 
     def registered(self) -> None:
         """The broker has registered with the store."""

@@ -9,6 +9,7 @@ from typing import Any
 from kreplog.server.handlers.acl_handlers import AclHandlers
 from kreplog.server.handlers.admin import AdminHandlers, Fields, Mutate
 from kreplog.server.handlers.configs import ConfigHandlers
+from kreplog.server.handlers.feature_handlers import FeatureHandlers
 from kreplog.server.handlers.metadata import Description, MetadataHandlers
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
@@ -42,6 +43,7 @@ def commands(
     acls: AclHandlers,
     users: UserCredentialHandlers,
     quotas: QuotaHandlers,
+    features: FeatureHandlers,
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
@@ -57,6 +59,7 @@ def commands(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe,
         ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter,
+        ApiKey.UPDATE_FEATURES: features.update,
     }
 
 

@@ -54,6 +54,7 @@ MAX_PARTITIONS = 250
 
 _NAMES = {
     ApiKey.API_VERSIONS: "ApiVersions",
+    ApiKey.UPDATE_FEATURES: "UpdateFeatures",
     ApiKey.LEADER_AND_ISR: "LeaderAndIsr",
     ApiKey.INIT_PRODUCER_ID: "InitProducerId",
 }

@@ -163,6 +163,9 @@ _REMOVED_QUOTA = {
 }
 
 
+_FEATURE = {"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}
+
+
 def cases(records: bytes, transactional_records: bytes) -> list[Case]:
     """All cases. records: an encoded batch; and one of a transaction."""
     return [*_data(records, transactional_records), *_groups(), *_transactions(), *_administration()]
@@ -546,6 +549,12 @@ def _administration() -> list[Case]:
             ApiKey.ALTER_CLIENT_QUOTAS,
             {"entries": [_REMOVED_QUOTA], "validate_only": False},
             [on_cluster(Operation.ALTER_CONFIGS)],
+        ),
+        Case(
+            "UpdateFeatures",
+            ApiKey.UPDATE_FEATURES,
+            {"timeout_ms": 1000, "feature_updates": [_FEATURE], "validate_only": True},
+            [on_cluster(alter)],
         ),
         Case("DescribeAcls", ApiKey.DESCRIBE_ACLS, acl_filter, [on_cluster(describe)]),
         Case("CreateAcls", ApiKey.CREATE_ACLS, {"creations": [acl]}, [on_cluster(alter)]),
