@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, raise_for_error
 from kreplog.client.log_dirs import replica_sizes
+from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
@@ -57,6 +58,16 @@ class Progress:
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
     for topic, group in groupby(sorted(partitions), lambda partition: partition.topic):
         yield topic, list(group)
+
+
+def target_in(topic: str, word: str) -> tuple[TopicPartition, tuple[int, ...] | None]:
+    """A partition and its target replicas, of "0=1,2,3"; None of "0". Raises UsageError."""
+    number, equals, brokers = word.partition("=")
+    try:
+        partition = TopicPartition(topic, int(number))
+        return partition, tuple(int(part) for part in brokers.split(",")) if equals else None
+    except ValueError:
+        raise UsageError(f"{word!r}: give PARTITION=BROKER,BROKER as in 0=1,2,3") from None
 
 
 def partitions_in(metadata: Any) -> dict[TopicPartition, Any]:

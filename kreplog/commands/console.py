@@ -38,7 +38,8 @@ def console(
         int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
     ] = DEFAULT_PORT,
     allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="The page may create, alter, elect, reset and produce.")
+        bool,
+        typer.Option("--allow-writes", help="The page may change topics, partitions and groups, and produce."),
     ] = False,
     origin: Annotated[
         str, typer.Option("--origin", help="Scheme and host of a proxy in front, as in https://kafka.example.com.")

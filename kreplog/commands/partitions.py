@@ -164,14 +164,9 @@ def _from_words(words: Sequence[str], cancel: bool) -> dict[TopicPartition, tupl
         raise UsageError(f"no partitions given: use `{topic} 0=1,2,3` to move partition 0 to brokers 1, 2 and 3")
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     for word in rest:
-        number, equals, brokers = word.partition("=")
-        try:
-            partition = TopicPartition(topic, int(number))
-            target = tuple(int(part) for part in brokers.split(",")) if equals else None
-        except ValueError:
-            raise UsageError(f"{word!r}: give PARTITION=BROKER,BROKER as in 0=1,2,3") from None
+        partition, target = reassignment.target_in(topic, word)
         if target is None and not cancel:
-            raise UsageError(f"{word!r}: give PARTITION=BROKER,BROKER as in {number}=1,2,3")
+            raise UsageError(f"{word!r}: give PARTITION=BROKER,BROKER as in {partition.partition}=1,2,3")
         if partition in targets:
             raise UsageError(f"{partition} is given twice")
         targets[partition] = target

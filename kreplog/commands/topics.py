@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, ClusterDeniedError, raise_for_error
+from kreplog.client.bootstrap import ClusterDeniedError, raise_for_error
 from kreplog.client.degraded_partitions import degraded_partitions
 from kreplog.client.reassignment import OngoingReassignment, ongoing_reassignments
 from kreplog.client.replica_rows import replica_rows
 from kreplog.client.replica_states import replica_states
+from kreplog.client.topic_admin import create_topic, delete_topic
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
@@ -46,10 +46,8 @@ def create(
     """Create a topic, and wait until its partitions have leaders."""
     check_topic(name)
     configs = dict(pair("--config", text) for text in config or ())
-    topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
-    with kafka_admin_client(cluster, bootstrap, command_config) as admin:
-        response = admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
-    raise_for_error("topic", name, SimpleNamespace(**response["topics"][0]))
+    with admin_client(cluster, bootstrap, command_config) as admin:
+        create_topic(admin, name, partitions, replication_factor, configs)
     if as_json:
         print_json({"name": name, "partitions": partitions, "replication_factor": replication_factor})
     else:
@@ -83,9 +81,8 @@ def delete(
 ) -> None:
     """Delete a topic with all its records."""
     check_topic(name)
-    with kafka_admin_client(cluster, bootstrap, command_config) as admin:
-        response = admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
-    raise_for_error("topic", name, SimpleNamespace(**response["topics"][0]))
+    with admin_client(cluster, bootstrap, command_config) as admin:
+        delete_topic(admin, name)
     if as_json:
         print_json({"name": name, "deleted": True})
     else:

@@ -7,24 +7,25 @@ the page sends back. Preparing changes nothing.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kreplog.batches import build
-from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
+from kreplog.client import topic_admin
+from kreplog.client.bootstrap import TopicRequestError, raise_for_error
 from kreplog.client.group_admin import committed_offsets
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.leader_election import elect_leaders
 from kreplog.client.offset_reset import ResetTarget, plan_reset, require_resettable
 from kreplog.client.partition_batches import leader_of, produce_batch
+from kreplog.client.reassignment import alter_reassignments, existing_partitions, leader_sizes, partitions_in, target_in
 from kreplog.client.topic_configs import alter_topic_configs
 from kreplog.console.client_threads import ThreadClients
 from kreplog.console.cluster_requests import deadline
 from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
 from kreplog.errors import UsageError
 from kreplog.types import ElectionType, TopicPartition, counted
-from kreplog.wire.versions import ApiKey
 
 MAX_SHOWN = 20
 """Partitions that a text names."""
@@ -56,20 +57,64 @@ def create_topic(clients: ThreadClients, parameters: Parameters) -> Act:
     replicas = number_in(parameters, "replication_factor", 1)
 
     def run() -> str:
-        fields = {"name": topic, "num_partitions": partitions, "replication_factor": replicas}
-        response = clients.admin.request(
-            ApiKey.CREATE_TOPICS,
-            5,
-            topics=[{**fields, "assignments": [], "configs": []}],
-            timeout_ms=ADMIN_TIMEOUT_MS,
-            validate_only=False,
-        )
-        raise_for_error("topic", topic, response.topics[0])
+        topic_admin.create_topic(clients.admin, topic, partitions, replicas, {})
         return f"{topic} is created"
 
     words = ["topic", "create", topic, "--partitions", str(partitions), "--replication-factor", str(replicas)]
     text = f"Creates topic {topic}: {counted(partitions, 'partition')} of {counted(replicas, 'replica')}."
     return Act(text, topic, words, run)
+
+
+def delete_topic(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Delete `topic` with all its records."""
+    topic = topic_in(parameters)
+    metadata = clients.admin.metadata([topic])
+    (found,) = metadata.topics
+    raise_for_error("topic", topic, found)
+    sizes = leader_sizes(clients.admin, partitions_in(metadata))
+
+    def run() -> str:
+        topic_admin.delete_topic(clients.admin, topic)
+        return f"{topic} is deleted"
+
+    text = (
+        f"Deletes topic {topic} with all its records: {counted(len(found.partitions), 'partition')}, "
+        f"{_bytes(sizes.values(), len(found.partitions))} at their leaders. This cannot be undone."
+    )
+    return Act(text, topic, ["topic", "delete", topic], run)
+
+
+def reassign_partitions(clients: ThreadClients, parameters: Parameters) -> Act:
+    """Move partitions of `topic` to the replicas in `replicas`, such as "0=1,2,3 1=2,3,1"."""
+    topic, words = topic_in(parameters), parameters.get("replicas", "").split()
+    targets: dict[TopicPartition, tuple[int, ...]] = {}
+    for word in words:
+        at, target = target_in(topic, word)
+        if target is None or at in targets:
+            raise UsageError(f"{word!r}: give each partition once, as in 0=1,2,3")
+        targets[at] = target
+    if not targets:
+        raise UsageError("give partitions with their new replicas, the preferred leader first, as in 0=1,2,3 1=2,3,1")
+    before = existing_partitions(clients.admin, targets)
+    if unknown := {broker for target in targets.values() for broker in target} - clients.admin.live.keys():
+        raise UsageError(f"brokers {sorted(unknown)} are not live: those that are: {sorted(clients.admin.live)}")
+    added = {at: set(target) - set(before[at].replica_nodes) for at, target in targets.items()}
+    sizes = leader_sizes(clients.admin, {at: before[at] for at, brokers in added.items() if brokers})
+    copied = [size * len(added[at]) for at, size in sizes.items()]
+
+    def run() -> str:
+        if refused := alter_reassignments(clients.admin, targets):
+            raise TopicRequestError("; ".join(refused.values()))
+        return f"{counted(len(targets), 'partition')} of {topic} are being reassigned"
+
+    shown = _shown(f"{at} {list(before[at].replica_nodes)} → {list(target)}" for at, target in sorted(targets.items()))
+    text = f"Reassigns {shown}: {_bytes(copied, sum(map(bool, added.values())))} to copy."
+    return Act(text, topic, ["partition", "reassign", topic, *words, "--no-wait"], run)
+
+
+def _bytes(sizes: Collection[int], expected: int) -> str:
+    """The sum. expected: number of sizes; it is a lower bound where some are not known."""
+    return f"{'at least ' if len(sizes) < expected else ''}{counted(sum(sizes), 'byte')}"
 
 
 def alter_config(clients: ThreadClients, parameters: Parameters) -> Act:
@@ -167,6 +212,8 @@ def _shown(changes: Iterable[str]) -> str:
 
 ACTS: dict[str, Callable[[ThreadClients, Parameters], Act]] = {
     "create-topic": create_topic,
+    "delete-topic": delete_topic,
+    "reassign-partitions": reassign_partitions,
     "alter-config": alter_config,
     "elect-preferred": elect_preferred,
     "reset-offsets": reset_offsets,

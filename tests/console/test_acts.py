@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kreplog.console.acts import ACTS
 from tests.console.served import Answer, Console, FakeSource, serving
 
 
@@ -22,7 +23,7 @@ def test_nothing_is_changed_without_the_flag() -> None:
     source = FakeSource()
     with serving(source) as console:
         console.log_in()
-        for name in ("create-topic", "alter-config", "elect-preferred", "reset-offsets", "produce", "other"):
+        for name in (*ACTS, "other"):
             for content in (REQUEST, {**REQUEST, "confirm": None}, b"", b"{"):
                 answer = post(console, name, content)
                 assert answer.status == 403 and b"--allow-writes" in answer.body

@@ -23,7 +23,7 @@ from kreplog.cli import main
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.connecting import bootstrap_servers
+from kreplog.commands.connecting import admin_client, bootstrap_servers
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
 from kreplog.errors import CoordinationError, UsageError
@@ -252,6 +252,43 @@ def test_acts_do_what_their_commands_do(console: Console) -> None:
     assert act(console, "elect-preferred", None, topic="acted")["text"] == "Changes nothing: all leaders are preferred."
     assert "leaders elected" in act(console, "elect-preferred", "acted", topic="acted")["done"]
     assert "no act 'other'" in act(console, "other", None)["error"]
+
+
+def test_reassignment_and_deletion(cluster: LocalCluster, console: Console) -> None:
+    parameters = {"topic": "moved", "partitions": "2", "replication_factor": "1"}
+    for name in ("moved", "moved-by-command"):
+        assert act(console, "create-topic", name, **{**parameters, "topic": name}) == {"done": f"{name} is created"}
+    act(console, "produce", "moved", topic="moved", partition="0", value="x" * 5000)
+    with admin_client(cluster.directory, None) as admin:
+
+        def replicas() -> list[list[int]]:
+            (found,) = admin.metadata(["moved"]).topics
+            partitions = {each.partition_index: list(each.replica_nodes) for each in found.partitions}
+            return [partitions[number] for number in sorted(partitions)]
+
+        before = replicas()
+        new = [[broker, (broker + 1) % 3] for (broker,) in before]
+        words = " ".join(f"{number}={','.join(map(str, target))}" for number, target in enumerate(new))
+        prepared = act(console, "reassign-partitions", None, topic="moved", replicas=words)
+        (size,) = re.findall(r": ([\d,]+) bytes to copy\.", prepared["text"])
+        assert f"moved-0 {before[0]} → {new[0]}" in prepared["text"] and int(size.replace(",", "")) > 5000
+        assert "not confirmed" in act(console, "reassign-partitions", "other", topic="moved", replicas=words)["error"]
+        assert replicas() == before
+        assert "2 partitions" in act(console, "reassign-partitions", "moved", topic="moved", replicas=words)["done"]
+        clusters.eventually(lambda: replicas() == new, "the partitions are reassigned")
+        back = " ".join(f"{number}={target[0]}" for number, target in enumerate(before))
+        run_command(act(console, "reassign-partitions", None, topic="moved", replicas=back)["command"])
+        clusters.eventually(lambda: replicas() == before, "the command does the same")
+        for wrong in ("", "0", "x=1", "0=1 0=2", "0=9", "7=1"):
+            assert "error" in act(console, "reassign-partitions", None, topic="moved", replicas=wrong)
+
+        prepared = act(console, "delete-topic", None, topic="moved")
+        assert re.search(r"2 partitions, [5-9],\d{3} bytes at their leaders", prepared["text"]), prepared
+        assert "not confirmed" in act(console, "delete-topic", "move", topic="moved")["error"]
+        assert replicas() == before
+        assert act(console, "delete-topic", "moved", topic="moved") == {"done": "moved is deleted"}
+        assert "no such topic" in act(console, "delete-topic", None, topic="moved")["error"]
+        run_command(prepared["command"].replace("moved", "moved-by-command"))
 
 
 def test_no_command_is_shown_for_a_name_that_is_an_option(console: Console) -> None:

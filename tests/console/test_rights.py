@@ -93,3 +93,5 @@ def test_what_is_denied_is_named(console: Console) -> None:
     assert "authorization" in get("group", group="g")["error"].lower()
     assert denied["records"].endswith("no ACL allows it to this principal")
     assert "authorization" in act("create-topic", "other", topic="other")["error"].lower()
+    assert "authorization" in act("delete-topic", "mine", topic="mine")["error"].lower()
+    assert "authorization" in act("reassign-partitions", "mine", topic="mine", replicas="0=0")["error"].lower()

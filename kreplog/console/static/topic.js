@@ -50,6 +50,8 @@ export function topicView(main, [name]) {
     if (state.overview && !changes.children.length) {
       changes.append(act("alter-config", "Alter a setting", [["topic", "topic", name], ["config", "setting, as retention.ms", ""], ["value", "value; none for its default", ""]]),
         act("elect-preferred", "Elect preferred leaders", [["topic", "topic", name]]),
+        act("reassign-partitions", "Reassign partitions", [["topic", "topic", name], ["replicas", "new replicas, as 0=1,2,3 1=2,3,1", ""]]),
+        act("delete-topic", "Delete the topic", [["topic", "topic", name]]),
         act("produce", "Produce a record", [["topic", "topic", name], ["partition", "partition", "0"], ["key", "key", ""], ["value", "value", ""]]));
     }
     const rows = [...state.rows.values()].sort((a, b) => a.partition - b.partition);
