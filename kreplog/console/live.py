@@ -8,7 +8,8 @@ A page has one websocket. It sends what it looks at,
 and receives messages with any of `run` (in the first: a random id of the Watch, which numbers its events from 0),
 `error` (why the source cannot be read, "" once it can), `overview`, `events` (oldest first, a burst in several),
 `rows` (partitions of the topic that changed since they were sent: number, leader, epoch, replicas, ISR), `gone`
-(numbers of those that are no more) and `replicas` (of the visible partitions, with their offsets).
+(numbers of those that are no more) and `replicas` (of the visible partitions, with their offsets). One without any of
+these comes every ALIVE_S where nothing else does: the page calls what it shows old where none comes.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ MAX_VISIBLE = 200
 
 PAGE_EVENTS = 2000
 """The newest events that a page without any receives; it fetches earlier ones where one looks for them."""
+
+ALIVE_S = 1.0
 
 MAX_MESSAGE_BYTES = 64 << 10
 SEND_TIMEOUT_S = 30.0
@@ -123,6 +126,7 @@ class Viewer:
         self._socket = socket
         self._version = -1
         self._run_sent = False
+        self._sent = 0.0
         self._error: str | None = None
         self._overview: dict[str, Any] = {}
         self._event = 0
@@ -157,7 +161,8 @@ class Viewer:
                 await self._watch.wait(self._version, POLL_S)
 
     async def _send(self, message: dict[str, Any]) -> None:
-        if message:
+        if message or time.monotonic() - self._sent >= ALIVE_S:
+            self._sent = time.monotonic()
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await self._socket.send_str(json.dumps(message, separators=(",", ":")))
 

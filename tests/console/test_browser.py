@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,8 @@ from kreplog.commands.connecting import bootstrap_servers
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
 from kreplog.console.directory_source import DirectorySource
-from kreplog.console.snapshot import PartitionRow, TopicSnapshot
-from tests.console.served import Console, FakeSource, serving, topic
+from kreplog.console.snapshot import ClusterSnapshot, PartitionRow, TopicSnapshot
+from tests.console.served import WITHIN_S, Console, FakeSource, serving, topic
 from tests.integration import clusters
 
 if TYPE_CHECKING:
@@ -303,6 +304,30 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
             visit.page.goto(f"{visit.console.origin}/#/{quote(path)}")
             sees(visit.page, name, "td")
             assert visit.page.locator("img, body script").count() == 0
+
+
+def test_a_console_that_hangs(browser: Browser) -> None:
+    source, hangs, goes_on = FakeSource(), threading.Event(), threading.Event()
+    snapshot = source.snapshot
+
+    async def hanging() -> ClusterSnapshot:
+        if hangs.is_set():
+            assert goes_on.wait(WITHIN_S)  # the event loop of the console stands still
+        return await snapshot()
+
+    source.snapshot = hanging  # type: ignore[method-assign]  # the test stops it
+    with visiting(browser, source) as visit:
+        sees(visit.page, "Healthy: 2 brokers")
+        assert not visit.page.locator("#banner").is_visible()
+        try:
+            hangs.set()
+            sees(visit.page, "what is shown is old", "#banner")
+            source.now = replace(source.now, controller=-1)
+        finally:
+            hangs.clear()
+            goes_on.set()
+        visit.page.locator("#banner").wait_for(state="hidden")
+        sees(visit.page, "there is no controller", "#health")
 
 
 def test_a_console_that_ends_and_one_that_follows(browser: Browser) -> None:

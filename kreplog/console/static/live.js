@@ -3,12 +3,14 @@
 const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 2000;
 const MAX_EVENTS = 2000;
+const SILENT_MS = 5000; // the console sends something every second
 
 export const state = { overview: null, error: "", run: "", events: [], topic: null, exists: true, rows: new Map(), replicas: new Map() };
 
 let socket = null;
 let wanted = { topic: null, partitions: [], events: 0 };
 let retryMs = FIRST_RETRY_MS;
+let silence = null;
 let onChange = () => {};
 let onProblem = () => {};
 
@@ -38,13 +40,28 @@ function send() {
 
 function connect() {
   socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);
+  heard();
   socket.addEventListener("open", () => {
     retryMs = FIRST_RETRY_MS;
     state.rows = new Map(); // the console sends all of them again
     send();
   });
-  socket.addEventListener("message", (message) => receive(JSON.parse(message.data)));
-  socket.addEventListener("close", lost);
+  socket.addEventListener("message", (message) => {
+    heard();
+    receive(JSON.parse(message.data));
+  });
+  socket.addEventListener("close", () => {
+    clearTimeout(silence);
+    lost();
+  });
+}
+
+// A console that hangs closes no connection: what is shown is old once nothing has come for a while.
+function heard() {
+  clearTimeout(silence);
+  silence = setTimeout(() => {
+    onProblem("The console has not responded for some seconds: what is shown is old; this page goes on once it does.");
+  }, SILENT_MS);
 }
 
 async function lost() {
