@@ -157,7 +157,8 @@ def create(
         facts = {"directory": str(cluster.directory), "brokers": cluster.brokers, "bootstrap": cluster.bootstrap()}
         print_json(facts | ({"client_properties": str(properties)} if tls else {}))
     else:
-        print(f"{cluster.directory}: brokers {', '.join(map(str, cluster.brokers))} at {cluster.bootstrap()}")
+        named = f"{'id' if len(broker_ids) == 1 else 'ids'} {', '.join(map(str, cluster.brokers))}"
+        print(f"{cluster.directory}: {counted(len(broker_ids), 'broker')} ({named}) at {cluster.bootstrap()}")
         if tls:
             print(f"clients need the certificates in {properties}: --command-config of kreplog's and Kafka's tools")
 
