@@ -318,7 +318,7 @@ def test_a_console_that_hangs(browser: Browser) -> None:
     source.snapshot = hanging  # type: ignore[method-assign]  # the test stops it
     with visiting(browser, source) as visit:
         sees(visit.page, "Healthy: 2 brokers")
-        assert not visit.page.locator("#banner").is_visible()
+        visit.page.locator("#banner").wait_for(state="hidden")
         try:
             hangs.set()
             sees(visit.page, "what is shown is old", "#banner")
