@@ -28,7 +28,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from time import process_time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+from unittest import mock
 
 import typer
 from rich.console import Console
@@ -40,9 +41,12 @@ from benchmarks.connector_worker import COLUMNS, QUERIES, SETTINGS
 from benchmarks.data import Pool
 from benchmarks.spark_contest import HEADINGS, Comparison, Contestant, in_turns, spread
 from benchmarks.spark_sources import SCHEMA, ReadyMade
+from kreplog.small_log import open_to_plan
+from kreplog.types import TopicPartition
+from pyspark_kreplog import plan as planning
 from pyspark_kreplog import session
-from pyspark_kreplog.options import parse_batch, parse_stream
-from pyspark_kreplog.plan import plan
+from pyspark_kreplog.options import ReadOptions, parse_batch, parse_stream
+from pyspark_kreplog.plan import Task
 from pyspark_kreplog.stream_planner import StreamPlanner
 from tests.interop.jvm import Unavailable
 
@@ -292,7 +296,7 @@ def _broker_sink(name: str, pid: int, write_to: Callable[[str], None], brokers: 
 def _print_plans(console: Console, where: Path, quick: bool) -> None:
     partitions, batch_partitions, repetitions = (20, 5, 2) if quick else (PLANNED_PARTITIONS, BATCH_PARTITIONS, 15)
     table = Table("work", "CPU ms", "goal", title="Plans, in the driver")
-    planned = plans(where / "batch", partitions, repetitions)
+    planned, opened = plans(where / "batch", partitions, repetitions)
     batched = batches(where / "stream", batch_partitions, repetitions)
     rows = [
         (f"a batch read of {partitions} partitions", 50, planned),
@@ -302,22 +306,40 @@ def _print_plans(console: Console, where: Path, quick: bool) -> None:
         reached = "reached" if statistics.median(times) <= most else "short"
         table.add_row(work, spread(times), f"<= {most} ms: {reached}")
     console.print(table)
+    ratio = min(opened) / min(planned)
+    console.print(f"Opening each log for the same plan takes {ratio:.2f} times the CPU time, by the minima of the run.")
 
 
-def plans(where: Path, partitions: int, repetitions: int) -> list[float]:
-    """CPU milliseconds of each plan of a batch read."""
+def plans(where: Path, partitions: int, repetitions: int) -> tuple[list[float], list[float]]:
+    """CPU milliseconds of each plan of a batch read, and, by turns with it, of one that opens each log."""
     for number in range(partitions):
         with kreplog.Log.open(where / f"t-{number}") as log:
             log.append_many([b"value"] * 10)
     options = parse_batch({"path": str(where), "subscribe": stores.TOPIC})
-    times = []
+    expected = planned(options, open_log)[1]
+    if sum(task.records for task in expected) != 10 * partitions:
+        raise AssertionError(f"{len(expected)} tasks do not read the records of {partitions} partitions")
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repetitions):
-        start = process_time()
-        tasks = plan(options, os.cpu_count() or 1)
-        times.append((process_time() - start) * 1000)
-        if sum(task.records for task in tasks) != 10 * partitions:
-            raise AssertionError(f"{len(tasks)} tasks do not read the records of {partitions} partitions")
+        for each, opener in zip(times, (open_to_plan, open_log), strict=True):
+            spent, tasks = planned(options, opener)
+            each.append(spent)
+            if tasks != expected:
+                raise AssertionError("a plan differs with how logs are opened for it")
     return times
+
+
+def open_log(path: str, partition: TopicPartition, small_bytes: int) -> kreplog.Log:
+    """In place of open_to_plan."""
+    return kreplog.Log.open(path, read_only=True)
+
+
+def planned(options: ReadOptions, opener: Callable[..., Any]) -> tuple[float, list[Task]]:
+    """CPU milliseconds of a plan for which `opener` opens the logs, and its tasks."""
+    with mock.patch.object(planning, "open_to_plan", opener):
+        start = process_time()
+        tasks = planning.plan(options, os.cpu_count() or 1)
+        return (process_time() - start) * 1000, tasks
 
 
 def batches(where: Path, partitions: int, repetitions: int) -> list[float]:

@@ -38,10 +38,10 @@ from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.closing import Closing
 from kreplog.config import LogConfig
-from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
+from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.file_systems import HostLock, forgo_copy_on_write, needs_host_lock, warn_reader
 from kreplog.follow import Follow, wait_async
-from kreplog.types import AppendInfo, CompactionReport, VerifyReport, topic_uuid
+from kreplog.types import AppendInfo, CompactionReport, VerifyReport
 
 ANY_COORDINATOR = 2**31 - 1
 """The coordinator epoch under which a log without coordinators accepts every transaction."""
@@ -607,14 +607,7 @@ class Log(Closing, SegmentedLog):
         """The topic id in partition.metadata, None without that file (KIP-516).
 
         Raises CorruptCheckpointError, StorageError."""
-        text = partition_metadata.read_topic_id(self.path)
-        try:
-            return None if text is None else topic_uuid(text)
-        except ValueError as error:
-            raise CorruptCheckpointError(
-                f"{self.topic_partition}: {text} in partition.metadata is no topic id of 16 bytes",
-                path=os.path.join(self.path, partition_metadata.METADATA_NAME),
-            ) from error
+        return partition_metadata.read_topic_uuid(self.path, str(self.topic_partition))
 
 
 def _pyarrow(call: str) -> Any:

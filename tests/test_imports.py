@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.file_systems": EVERYWHERE | {"kreplog._native"},
     "kreplog.log": EVERYWHERE | {"kreplog.follow", "kreplog.file_systems", "kreplog._native"},
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
+    "kreplog.small_log": EVERYWHERE | {"kreplog.file_systems", "kreplog.log", "kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.codecs": EVERYWHERE,
     "kreplog.schemas": EVERYWHERE | {"kreplog.codecs", "kreplog.syncing", "kreplog._native"},
@@ -148,7 +149,7 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.wire.transaction_records",
     },
     "kreplog.replay": EVERYWHERE | {"kreplog.sim", "kreplog.core.replication"},
-    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client"},
+    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "kreplog.small_log"},
     "kreplog_jobs": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "pyspark_kreplog"},
 }
 

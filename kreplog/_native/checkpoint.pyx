@@ -19,6 +19,7 @@ import fcntl
 import logging
 import os
 import re
+import time
 from bisect import bisect_right
 
 from kreplog._native.files import error_of
@@ -30,6 +31,12 @@ _logger = logging.getLogger("kreplog")
 cdef long long _NO_END = 2**63 - 1
 cdef long long _MAX_OFFSET = 2**63 - 1
 cdef long long _MAX_INT32 = 2**31 - 1
+
+cdef enum:
+    SETTLED_NS = 50_000_000
+    KEPT_CHECKPOINTS = 32
+
+cdef dict _read_before = {}  # path of a checkpoint file: (what its stat said, what was in it)
 
 cdef object _number = re.compile("0|[1-9][0-9]{0,18}")
 
@@ -149,6 +156,37 @@ cdef class OffsetCheckpoint:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def offsets_by_partition(str path not None, str partition not None, bint read_only):
+    """The offsets of all partitions in the checkpoint file `path`, not to be changed; {} for a damaged one, of which
+    the log `partition` warns, and, read-only, for one that this user may not read. Raises StorageError.
+
+    The logs of a data directory are opened one after the other, each for one line of it: it is read once if unchanged.
+    """
+    try:
+        status = os.stat(path)
+        identity = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+    except OSError:
+        identity = None
+    before = _read_before.get(path)
+    if before is not None and before[0] == identity:
+        return before[1]
+    try:
+        offsets = OffsetCheckpoint(path).read()
+    except CorruptCheckpointError as error:
+        _logger.warning("%s: %s; going by the log instead", partition, error)
+        return {}
+    except StorageError:
+        if read_only and not os.access(path, os.R_OK):  # the partition's directory alone is open to this reader
+            return {}
+        raise
+    # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
+    if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
+        if len(_read_before) >= KEPT_CHECKPOINTS:
+            _read_before.clear()
+        _read_before[path] = identity, offsets
+    return offsets
 
 
 cdef bint _agree(dict offsets, changes):

@@ -14,7 +14,7 @@ import re
 from kreplog._native.checkpoint import atomic_write
 from kreplog._native.files import error_of
 from kreplog.errors import CorruptCheckpointError
-from kreplog.types import check_topic_id
+from kreplog.types import check_topic_id, topic_uuid
 
 METADATA_NAME = "partition.metadata"
 
@@ -42,6 +42,17 @@ def read_topic_id(str directory):
     if named is None:
         raise CorruptCheckpointError(f"{path} names no topic id, but {content[:80]!r}", path=path)
     return named[1].decode("ascii")
+
+
+def read_topic_uuid(str directory not None, str partition not None):
+    """The topic id in the `directory` of a partition; None without the file. Raises as read_topic_id."""
+    text = read_topic_id(directory)
+    try:
+        return None if text is None else topic_uuid(text)
+    except ValueError as error:
+        raise CorruptCheckpointError(
+            f"{partition}: {text} in {METADATA_NAME} is no topic id of 16 bytes", path=f"{directory}/{METADATA_NAME}",
+        ) from error
 
 
 def write_topic_id(str directory, str topic_id, bint durable=True):

@@ -37,7 +37,7 @@ import os
 import time
 import uuid
 
-from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog._native.checkpoint import EpochCache, offsets_by_partition
 from kreplog._native.compaction_swap import settle_swaps
 from kreplog._native.directory import is_brokers_directory, require_directory
 from kreplog._native.files import error_of, names_in, status_of
@@ -53,42 +53,11 @@ _logger = logging.getLogger("kreplog")
 cdef enum:
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
     RETRIES = 1000
-    SETTLED_NS = 50_000_000
-    KEPT_CHECKPOINTS = 32
-
-
-cdef dict _read_before = {}  # path of a checkpoint file: (what its stat said, what was in it)
 
 
 cdef dict _checkpoint(SegmentedLog log, str name):
-    """The offsets of all partitions in the file, not to be changed.
-
-    The logs of a data directory are opened one after the other, each for one line of it: it is read once if unchanged.
-    """
-    path = f"{log.path.rpartition('/')[0]}/{name}"
-    try:
-        status = os.stat(path)
-        identity = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
-    except OSError:
-        identity = None
-    before = _read_before.get(path)
-    if before is not None and before[0] == identity:
-        return before[1]
-    try:
-        offsets = OffsetCheckpoint(path).read()
-    except CorruptCheckpointError as error:
-        _logger.warning("%s: %s; going by the log instead", log.name, error)
-        return {}
-    except StorageError:
-        if log.read_only and not os.access(path, os.R_OK):  # the partition's directory alone is open to this reader
-            return {}
-        raise
-    # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
-    if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
-        if len(_read_before) >= KEPT_CHECKPOINTS:
-            _read_before.clear()
-        _read_before[path] = identity, offsets
-    return offsets
+    """The offsets of all partitions in the file, not to be changed."""
+    return offsets_by_partition(f"{log.path.rpartition('/')[0]}/{name}", log.name, log.read_only)
 
 
 def recover(SegmentedLog log, progress=None):

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
+from kreplog.small_log import open_to_plan
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import is_offset, range_of, require_every_partition
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
@@ -113,7 +114,7 @@ def plan(options: ReadOptions, cores: int, pruning: Pruning | None = None) -> li
     def ranges_before(ends: Ends) -> list[PartitionRange]:
         ranges = []
         for partition in read:
-            with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
+            with open_to_plan(partition_path(options, partition), partition, _piece_bytes()) as log:
                 bounded = pruning
                 if partition in ends and not is_offset(options.ending, partition):
                     bounded = replace(pruning, stop=min(pruning.stop, ends[partition]))
@@ -176,10 +177,9 @@ class PartitionRange:
             consumer=options.consumer,
             fence=_fence(log, stop) if options.reads_local_replicas else None,
         )
-        piece_bytes = MIN_TASK_BYTES // _PIECES_PER_TASK // COMPRESSED_WEIGHT
         pieces = tuple(
             (piece.stop, max(1, piece.bytes) * (COMPRESSED_WEIGHT if piece.compressed else 1))
-            for piece in _pieces(log, start, stop, piece_bytes)
+            for piece in _pieces(log, start, stop)
         )
         return cls(whole, pieces)
 
@@ -208,13 +208,17 @@ def _fence(log: RangedLog, stop: int) -> ReplicaFence | None:
     return None if epoch is None else ReplicaFence(epoch, stop)
 
 
-def _pieces(log: RangedLog, start: int, stop: int, piece_bytes: int) -> Sequence[kreplog.OffsetRange]:
-    """[start, stop) in pieces of about that size. Records deleted meanwhile are a piece too: its task reports them."""
+def _piece_bytes() -> int:
+    return MIN_TASK_BYTES // _PIECES_PER_TASK // COMPRESSED_WEIGHT
+
+
+def _pieces(log: RangedLog, start: int, stop: int) -> Sequence[kreplog.OffsetRange]:
+    """[start, stop) in pieces of about _piece_bytes. Records deleted meanwhile are one too: its task reports them."""
     while True:
         first = min(max(start, log.log_start_offset), stop)
         deleted = [kreplog.OffsetRange(start, first, 0, False)] if first > start else []
         try:
-            return [*deleted, *(log.offset_ranges(first, stop, piece_bytes) if first < stop else ())]
+            return [*deleted, *(log.offset_ranges(first, stop, _piece_bytes()) if first < stop else ())]
         except OffsetOutOfRangeError:
             if log.log_start_offset <= first:
                 raise

@@ -292,5 +292,24 @@ def test_records_that_are_deleted_while_it_is_made_stay_planned(
             return real(reader, start, stop, max_bytes)
 
         monkeypatch.setattr(kreplog.Log, "offset_ranges", meanwhile)
+        monkeypatch.setattr(planning, "open_to_plan", lambda path, *_: kreplog.Log.open(path, read_only=True))
         assert planned(tmp_path) == [("t-0", 0, 100)]
         assert log.log_start_offset == log_start
+
+
+def test_small_logs_are_planned_without_being_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    open_log = kreplog.Log.open
+
+    def noted(path: str, read_only: bool) -> kreplog.Log:
+        opened.append(Path(path).name)
+        return open_log(path, read_only=read_only)
+
+    monkeypatch.setattr(kreplog.Log, "open", noted)
+    assert planned(data, subscribe="t,u") == ALL
+    assert planned(data, startingOffsets='{"t": {"0": 100, "1": 0}}') == [("t-1", 0, 10)]
+    assert opened == []
+    assert planned(data, endingOffsets='{"t": {"0": 0, "1": 7}}') == [("t-1", 0, 7)]
+    assert opened == ["t-1"]
+    assert planned(data, startingTimestamp=str(DAY + 3)) == [("t-0", 3, 100), ("t-1", 3, 10)]
+    assert opened == ["t-1", "t-0", "t-1"]
