@@ -81,7 +81,7 @@ def test_commands(tmp_path: Path) -> None:
     runner = CliRunner()
     made = runner.invoke(clusters.cluster_app, ["create", str(tmp_path / "c"), "--brokers", "0,1", "--port", "0"])
     assert made.exit_code == 0
-    assert "brokers 0, 1 at 127.0.0.1:" in made.output
+    assert "2 brokers (ids 0, 1) at 127.0.0.1:" in made.output
     outcome = runner.invoke(clusters.cluster_app, ["status", str(tmp_path / "c")])
     assert outcome.output.count("stopped") == 2
 

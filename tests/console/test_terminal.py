@@ -60,6 +60,8 @@ class Terminal:
         self.before = termios.tcgetattr(theirs)
         self.out = b""
         self._changed = threading.Condition()
+        # Where these are set, as in some runs of the tests, they are the size, and not the terminal's.
+        without_size = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kreplog", *words],
             stdin=theirs,
@@ -67,7 +69,7 @@ class Terminal:
             stderr=theirs,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**without_size, "TERM": "xterm-256color", **environment},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
