@@ -170,7 +170,7 @@ def test_a_guarantee_turns_red_at_the_event_at_which_the_checker_found_it(
     assert line.text in page.evaluate(SHOWN, step)["detail"]
     assert page.evaluate(SHOWN, step - 1)["red"] == []
     page.click("#violation")
-    assert page.locator(".row.violation.current").count() == 1
+    page.wait_for_selector(".row.violation.current", state="attached")  # drawn in the next animation frame
     colours = page.evaluate(
         """() => ["#guarantees li.violated", "#guarantees li:not(.violated)"].map((selector) =>
             getComputedStyle(document.querySelector(selector)).color)"""
