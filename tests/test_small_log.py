@@ -15,10 +15,13 @@ import pytest
 
 import kreplog
 from kreplog._native.crc32c import crc32c
+from kreplog._native.partition_metadata import write_topic_id
 from kreplog._native.published import published_offsets
 from kreplog.errors import KreplogError, ResourceExhaustedError
 from kreplog.small_log import SmallLog, open_to_plan
 from kreplog.types import TopicPartition
+from tests.faults.forked import result_of
+from tests.faults.test_follow_processes import NOBODY
 from tests.reference import sent
 
 PARTITION = TopicPartition("t", 0)
@@ -195,6 +198,28 @@ def test_a_killed_writer(tmp_path: Path) -> None:
     assert end_of(path) == 7
     append(path, b"c")
     assert compare(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("closed", ["kreplog.state", FIRST, "partition.metadata", "../replication-offset-checkpoint"])
+def test_a_user_who_may_not_read_a_file(folder: Path, closed: str) -> None:
+    """It gets what Log.open says."""
+    path = folder / "t-0"
+    append(path, b"a")
+    write_topic_id(str(path), "AAAAAAAAAAAAAAAAAAAAAQ")
+    for directory, _, names in os.walk(folder):
+        os.chmod(directory, 0o755)
+        for name in names:
+            os.chmod(os.path.join(directory, name), 0o644)
+    (path / closed).touch()
+    os.chmod(path / closed, 0o600)
+
+    def small_to_another_user() -> bool:
+        os.setuid(NOBODY)
+        assert not os.access(path / closed, os.R_OK)
+        return compare(path)
+
+    assert result_of(small_to_another_user) == (closed == "../replication-offset-checkpoint")
 
 
 def test_a_log_that_is_being_cut_is_opened(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_console_that_hangs(browser: Browser) -> None:
             assert goes_on.wait(WITHIN_S)  # the event loop of the console stands still
         return await snapshot()
 
-    source.snapshot = hanging  # type: ignore[method-assign]  # the test stops it
+    source.snapshot = hanging  # type: ignore[method-assign]  # one that hangs until the test ends, in place of its own
     with visiting(browser, source) as visit:
         sees(visit.page, "Healthy: 2 brokers")
         visit.page.locator("#banner").wait_for(state="hidden")
