@@ -127,6 +127,8 @@ BROKER_TAKES_EFFECT = {
     "log.cleaner.threads": "at once; a thread that is one too many ends after its compaction",
     "log.index.size.max.bytes": "next append",
     "max.connections": "next connection",
+    "leader.replication.throttled.rate": "next fetch; after `replica.fetch.wait.max.ms` at the latest",
+    "follower.replication.throttled.rate": "next fetch; after `replica.fetch.backoff.ms` at the latest",
     "num.replica.fetchers": "at once: partitions move between the fetchers",
     "producer.id.expiration.ms": "next segment, or check every `producer.id.expiration.check.interval.ms`",
 }
@@ -264,6 +266,8 @@ def default_of(name: str) -> str:
         return "**required**" if default is settings._REQUIRED else _value(default)
     if name in topic_settings.UNUSED:
         return _value(topic_settings.UNUSED[name])
+    if name in topic_settings.THROTTLED:
+        return _value("")
     own = getattr(TopicConfig(), topic_settings.NAMES[name])
     return _value(getattr(LogConfig(), topic_settings.NAMES[name]) if own is None else own)
 
@@ -340,6 +344,10 @@ def _topic_settings() -> str:
         default = f"{owner} `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         meaning = _meaning(of_log if own is None else of_topic, field)
         rest = (default, _unit(name), TOPIC_TAKES_EFFECT[name], _of_kafka(name), meaning)
+        rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
+    for name in topic_settings.THROTTLED:
+        meaning = f"replicas to which a broker's `{name.removesuffix('replicas')}rate` applies (KIP-73)"
+        rest = (default_of(name), "", "next fetch", "the same", meaning)
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
     for name in topic_settings.UNUSED:
         rest = (default_of(name), _unit(name), "never", "the same", "accepted, stored and described")

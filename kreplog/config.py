@@ -29,6 +29,10 @@ RANGES = {
     "replica_fetch_backoff_ms": (0, 2**31 - 1),
     "num_replica_fetchers": (1, 64),
     "max_incremental_fetch_session_cache_slots": (0, 2**31 - 1),
+    "leader_replication_throttled_rate": (0, 2**63 - 1),
+    "follower_replication_throttled_rate": (0, 2**63 - 1),
+    "replication_quota_window_num": (1, 2**16),
+    "replication_quota_window_size_seconds": (1, 2**31 // 1000),
     "leader_imbalance_check_interval_ms": (1, 2**63 - 1),
     "leader_imbalance_per_broker_percentage": (0, 100),
     "segment_bytes": (256, 2**31 - 1),
@@ -208,7 +212,8 @@ class TopicConfig:
     compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
         compresses what comes otherwise, before it appends it.
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
-    unused: settings of Kafka's that have no effect, with their values as text, by name.
+    unused: settings of Kafka's that no log uses, with their values as text, by name: the lists of throttled replicas,
+        and those that have no effect.
     inherited: those of INHERITED that are not the topic's own: they have the defaults of the cluster's topics.
 
     The rest: as in LogConfig; None for the setting of the broker that has the replica.
@@ -303,6 +308,11 @@ class ReplicationConfig:
         is far behind catches up with less CPU on either side.
     num_replica_fetchers: fetchers for each source broker.
     max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
+    leader_replication_throttled_rate, follower_replication_throttled_rate: bytes by the second that it sends as leader,
+        and fetches as follower, of the replicas that a topic lists as throttled (KIP-73); those in the ISR count, and
+        are not held up. The default is no limit.
+    replication_quota_window_num, replication_quota_window_size_seconds: samples of these rates, and the time that each
+        of them spans.
     replica_selector_class: which replica a consumer is to fetch from, by Kafka's name of the class (KIP-392): the
         leader, or one in the rack that the consumer names.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage: whether
@@ -319,6 +329,10 @@ class ReplicationConfig:
     replica_fetch_backoff_ms: int = 1000
     num_replica_fetchers: int = 1
     max_incremental_fetch_session_cache_slots: int = 1000
+    leader_replication_throttled_rate: int = 2**63 - 1
+    follower_replication_throttled_rate: int = 2**63 - 1
+    replication_quota_window_num: int = 11
+    replication_quota_window_size_seconds: int = 1
     replica_selector_class: str = _choice(LEADER_SELECTOR, REPLICA_SELECTORS)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = 300000

@@ -49,7 +49,12 @@ CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
 """Settings that only the cluster-wide default has: the defaults of topics, which the controller applies."""
 
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
-_NUM_REPLICA_FETCHERS = field_type(ReplicationConfig(), "num_replica_fetchers")
+LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
+FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
+_OF_REPLICATION = {
+    name: field_type(ReplicationConfig(), name.replace(".", "_"))
+    for name in (NUM_REPLICA_FETCHERS, LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
+}
 
 DYNAMIC = (
     DYNAMIC_OF_LOGS
@@ -58,7 +63,7 @@ DYNAMIC = (
         "log.cleaner.backoff.ms",
         "log.cleaner.io.max.bytes.per.second",
         "max.connections",
-        NUM_REPLICA_FETCHERS,
+        *_OF_REPLICATION,
     }
 )
 """Settings of a broker that take effect while it runs."""
@@ -98,12 +103,13 @@ def changes_logs(before: BrokerConfigs, after: BrokerConfigs) -> bool:
     return any(name in DYNAMIC_OF_LOGS for name, _ in changed)
 
 
-def num_replica_fetchers(configs: BrokerConfigs, static: int) -> int:
-    """Fetchers for each leader; the static number where the dynamic one is not allowed, as in a newer version."""
+def of_replication(configs: BrokerConfigs, name: str, static: ReplicationConfig) -> int:
+    """The number that a setting of replication has; the static one where the dynamic one is not allowed, as in a newer
+    version. name: NUM_REPLICA_FETCHERS, LEADER_THROTTLED_RATE or FOLLOWER_THROTTLED_RATE."""
     try:
-        return int(_NUM_REPLICA_FETCHERS.parse(effective(configs)[NUM_REPLICA_FETCHERS]))
+        return int(_OF_REPLICATION[name].parse(effective(configs)[name]))
     except (KeyError, ValueError):
-        return static
+        return int(getattr(static, name.replace(".", "_")))
 
 
 def resource_error(name: str, broker_id: int) -> str | None:

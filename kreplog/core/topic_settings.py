@@ -1,8 +1,8 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
 They are checked here, whether a topic is created or altered. Names are Kafka's. Some of them, UNUSED, are stored and
-described, but have no effect: there is nothing here that they could change. The simulator runs none of these rules: its
-topics get their settings as values.
+described, but have no effect: there is nothing here that they could change. THROTTLED are the lists of replicas that
+replication/replication_quota.py reads. The simulator runs none of these rules: its topics get their settings as values.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kreplog.core.dynamic_configs import (
     Synonym,
 )
 from kreplog.core.setting_values import BOOLEAN, ConfigType, ValueType, field_type, integer
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS, check_replica_list
 
 NAMES = {
     field.replace("_", "."): field
@@ -32,38 +33,27 @@ NAMES = {
     if field not in ("offset_gaps", "unused", "inherited")
 }
 
-UNUSED: dict[str, bool | int | str] = {
+THROTTLED = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
+"""Settings that list replicas (KIP-73), as PARTITION:BROKER; none by default."""
+
+UNUSED: dict[str, bool | int] = {
     "file.delete.delay.ms": 60_000,
-    "follower.replication.throttled.replicas": "",
-    "leader.replication.throttled.replicas": "",
     "message.downconversion.enable": True,
     "preallocate": False,
     "segment.jitter.ms": 0,
 }
-"""Settings without effect, and Kafka's defaults. Those that are texts are lists of PARTITION:BROKER."""
+"""Settings without effect, and Kafka's defaults."""
+
+_BY_NAME: dict[str, bool | int | str] = {**UNUSED, **dict.fromkeys(THROTTLED, "")}
+"""Settings that TopicConfig.unused has, and their defaults."""
 
 NO_EFFECT = "stored, but without effect in kreplog"
 """The documentation of an UNUSED setting in DescribeConfigs."""
 
-MAX_LIST_CHARACTERS = 100_000
-"""Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
+_REPLICA_LIST = ValueType(ConfigType.LIST, "PARTITION:BROKER, ...; or *", check_replica_list)
 
 
-def _replica_list(text: str) -> str:
-    if len(text) > MAX_LIST_CHARACTERS or not _is_replica_list(text):
-        raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
-    return text
-
-
-def _is_replica_list(text: str) -> bool:
-    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
-    return text in ("", "*", "none") or all(number.isascii() and number.isdigit() for number in numbers)
-
-
-_REPLICA_LIST = ValueType(ConfigType.LIST, "PARTITION:BROKER, ...; or *", _replica_list)
-
-
-def _unused_type(default: bool | int | str) -> ValueType:
+def _type_by_name(default: bool | int | str) -> ValueType:
     if isinstance(default, str):
         return _REPLICA_LIST
     return BOOLEAN if isinstance(default, bool) else integer(0, 2**63 - 1)
@@ -74,7 +64,7 @@ TYPES: dict[str, ValueType] = {
         name: field_type(LogConfig() if field in TOPIC_LOG_SETTINGS else TopicConfig(), field)
         for name, field in NAMES.items()
     },
-    **{name: _unused_type(default) for name, default in UNUSED.items()},
+    **{name: _type_by_name(default) for name, default in _BY_NAME.items()},
 }
 """The type of every setting of a topic."""
 
@@ -143,9 +133,9 @@ def altered(
 
 def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
     name, text, operation = change
-    if name not in NAMES and name not in UNUSED:
+    if name not in NAMES and name not in _BY_NAME:
         raise InvalidSettingError(
-            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *UNUSED]))}"
+            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *_BY_NAME]))}"
         )
     if operation in (APPEND, SUBTRACT) and TYPES[name].config_type == ConfigType.LIST:
         present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
@@ -154,8 +144,8 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
         raise InvalidSettingError(
             f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
         )
-    if name in UNUSED:
-        return _with_unused(config, name, None if operation == DELETE else text or "")
+    if name in _BY_NAME:
+        return _with_text(config, name, None if operation == DELETE else text or "")
     field, kind = NAMES[name], TYPES[name]
     if operation == DELETE:
         return _with_own(config, field, getattr(default, field), own=False)
@@ -181,8 +171,8 @@ def _with_own(config: TopicConfig, field: str, value: Any, *, own: bool) -> Topi
     return replace(config, inherited=inherited, **{field: value})
 
 
-def _with_unused(config: TopicConfig, name: str, text: str | None) -> TopicConfig:
-    """`config` with another value of a setting without effect; None for its default."""
+def _with_text(config: TopicConfig, name: str, text: str | None) -> TopicConfig:
+    """`config` with another value of a setting of _BY_NAME; None for its default."""
     unused = dict(config.unused)
     unused.pop(name, None)
     if text is not None:
@@ -216,7 +206,8 @@ def described(config: TopicConfig, broker: Callable[[str], list[Synonym]]) -> It
         own = [] if value is None else [Synonym(name, value, TOPIC)]
         yield Described(name, TYPES[name].config_type, True, (*own, *of_broker))
     given = dict(config.unused)
-    for name, default in UNUSED.items():
+    for name, default in _BY_NAME.items():
         own = [Synonym(name, TYPES[name].parse(given[name]), TOPIC)] if name in given else []
         synonyms = (*own, Synonym(name, default, DEFAULT))
-        yield Described(name, TYPES[name].config_type, True, synonyms, documentation=NO_EFFECT)
+        documentation = NO_EFFECT if name in UNUSED else None
+        yield Described(name, TYPES[name].config_type, True, synonyms, documentation)

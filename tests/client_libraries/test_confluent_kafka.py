@@ -201,9 +201,11 @@ def test_lists_are_appended_to_and_throttles_of_brokers_deleted(cluster: LocalCl
         alter(library.ResourceType.TOPIC, topic, (throttled, items, operation))
         eventually(partial(lambda expected: described() == expected, expected), "the list does not change")
     rate = "leader.replication.throttled.rate"
+    alter(library.ResourceType.BROKER, "1", (rate, "1000", operations.SET))
     alter(library.ResourceType.BROKER, "1", (rate, None, operations.DELETE))
+    alter(library.ResourceType.BROKER, "1", ("num.io.threads", None, operations.DELETE))
     with pytest.raises(confluent.KafkaException) as refused:
-        alter(library.ResourceType.BROKER, "1", (rate, "1000", operations.SET))
+        alter(library.ResourceType.BROKER, "1", ("num.io.threads", "1000", operations.SET))
     assert refused.value.args[0].code() == confluent.KafkaError.INVALID_REQUEST
 
 

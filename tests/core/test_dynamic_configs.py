@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.config import ReplicationConfig
 from kreplog.core.dynamic_configs import (
     CLUSTER_WIDE,
     DEFAULT,
@@ -24,7 +25,7 @@ from kreplog.core.dynamic_configs import (
     changes_logs,
     config_text,
     effective,
-    num_replica_fetchers,
+    of_replication,
     parsed,
     resource_error,
     synonyms,
@@ -78,9 +79,11 @@ def test_a_default_of_topics_is_of_the_cluster_and_of_no_broker(name: str) -> No
 
 @pytest.mark.parametrize(("text", "expected"), [("5", 5), ("0", 2), ("65", 2), ("", 2), ("many", 2), ("\u0665", 2)])
 def test_the_number_of_fetchers_is_the_static_one_where_another_is_not_allowed(text: str, expected: int) -> None:
-    assert num_replica_fetchers(BrokerConfigs((("num.replica.fetchers", text),)), 2) == expected
-    assert num_replica_fetchers(BrokerConfigs((), (("num.replica.fetchers", text),)), 2) == expected
-    assert num_replica_fetchers(BrokerConfigs(), 2) == 2
+    static = ReplicationConfig(num_replica_fetchers=2)
+    name = "num.replica.fetchers"
+    assert of_replication(BrokerConfigs(((name, text),)), name, static) == expected
+    assert of_replication(BrokerConfigs((), ((name, text),)), name, static) == expected
+    assert of_replication(BrokerConfigs(), name, static) == 2
 
 
 @pytest.mark.parametrize(

@@ -141,16 +141,33 @@ def test_kafkas_tool_changes_settings_of_brokers(kafka: Kafka, cluster: LocalClu
 def test_kafkas_tool_moves_a_partition_with_a_throttle_and_verifies_it(
     kafka: Kafka, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """--verify deletes throttles from topic and brokers, whether there are any or not."""
+    """KIP-73: the new replica gets one response of 4 MiB in eleven seconds, until a higher throttle replaces that."""
     with admin_of(cluster.bootstrap()) as admin:
         admin.create_topics({"moved": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
         (topic,) = admin.describe_topics(["moved"])
         (replica,) = topic["partitions"][0]["replica_nodes"]
+    kafka.run(
+        PRODUCER_PERF,
+        *("--topic", "moved", "--num-records", "40000", "--record-size", "1000", "--throughput", "-1"),
+        *("--producer-props", f"bootstrap.servers={cluster.bootstrap()}"),
+    )
     target = next(broker for broker in cluster.brokers if broker != replica)
     plan = tmp_path / "plan.json"
     plan.write_text(f'{{"version":1,"partitions":[{{"topic":"moved","partition":0,"replicas":[{target}]}}]}}')
     given = ("--bootstrap-server", cluster.bootstrap(), "--reassignment-json-file", plan)
-    kafka.run(REASSIGN, *given, "--execute")
+    topics = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "topics", "--entity-name", "moved")
+    brokers = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "brokers", "--entity-name", str(target))
+    kafka.run(REASSIGN, *given, "--execute", "--throttle", "1")
+    output = kafka.run(CONFIGS, *topics, "--describe")
+    assert f"leader.replication.throttled.replicas=0:{replica}" in output, output
+    assert f"follower.replication.throttled.replicas=0:{target}" in output, output
+    output = kafka.run(CONFIGS, *brokers, "--describe")
+    assert "leader.replication.throttled.rate=1 " in output and "follower.replication.throttled.rate=1 " in output
+    output = kafka.run(REASSIGN, *given, "--verify")
+    assert "Reassignment of partition moved-0 is still in progress" in output, output
+    kafka.run(REASSIGN, *given, "--execute", "--additional", "--throttle", "1000000000")
     wait_for_replicas(cluster, "moved", [target])
     output = kafka.run(REASSIGN, *given, "--verify")
     assert "Reassignment of partition moved-0 is completed" in output, output
+    for entity in (topics, brokers):
+        assert "throttled" not in kafka.run(CONFIGS, *entity, "--describe")

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from kreplog.core.quota_windows import QuotaWindow, SampledRate, TokenBucket
 from kreplog.core.quotas.entities import DEFAULT, MAX_NAME_CHARS, QuotaEntity, QuotaKey, QuotaLimits
-from kreplog.core.quotas.windows import QuotaWindow, SampledRate, TokenBucket
 
 MAX_SENSORS = 5000
 """Sensors of a kind of quota, of some 1 KB each; those that entities share come on top."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core.effects import Reply, StateChange, Steps
@@ -21,6 +21,7 @@ from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.local_replica import UNREADABLE
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.core.replication.role import ANY_ROLE, LEADER_ALONE, LEADER_OR_FOLLOWER, Role
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions, is_refusal
@@ -61,9 +62,12 @@ class FetchPurgatory:
         session_ids: Iterator[int],
         memory: MemoryAccount,
         serves_racks: bool,
+        quota: ReplicationQuota,
     ) -> None:
-        """serves_racks: consumers that name a rack are served by followers, too, to which leaders send them."""
+        """serves_racks: consumers that name a rack are served by followers, too, to which leaders send them. quota: of
+        what followers fetch."""
         self._serves_racks = serves_racks
+        self._quota = quota
         self._partitions = partitions
         self._metadata = metadata
         self._deletions = deletions
@@ -199,18 +203,20 @@ class FetchPurgatory:
         roles = self._roles_for(fetch.request)
         stable = consumer and fetch.request.isolation_level == READ_COMMITTED
         partitions = fetch.context.evaluate()
+        throttled = self._throttled(partitions, fetch.request.replica_id, now_ms)
         waits = now_ms < fetch.deadline_ms
         if (
             waits
             and not fetch.refused
-            and not any(self._has_changed(requested, consumer, roles, stable) for requested in partitions)
+            and not any(self._has_changed(requested, consumer, roles, stable, throttled) for requested in partitions)
         ):
             return False
         room, found, results = fetch.request.max_bytes, 0, []
         for requested in partitions:
             response = fetch.refused.get(requested.partition)
             if response is None:
-                response = yield from self._read(requested, consumer, room, roles, stable)
+                allowed = 0 if requested.partition in throttled else room
+                response = yield from self._read(requested, consumer, allowed, roles, stable)
             results.append(response)
             size = len(response.records)
             room, found = room - size, found + size
@@ -218,15 +224,44 @@ class FetchPurgatory:
             waits = waits and (consumer or not self._deletions.awaits(requested))
         if waits and found < fetch.request.min_bytes:
             return False
-        yield Reply(fetch.reply_to, fetch.context.finish(results))
+        if fetch.request.replica_id > CONSUMER:
+            self._record(results, now_ms)
+        yield Reply(fetch.reply_to, fetch.context.finish(results, throttled))
         return True
 
-    def _has_changed(self, requested: FetchPartition, consumer: bool, roles: Collection[Role], stable: bool) -> bool:
+    def _throttled(
+        self, partitions: Iterable[FetchPartition], replica_id: int, now_ms: int
+    ) -> Collection[TopicPartition]:
+        """The partitions of which a follower gets no records now (KIP-73)."""
+        if replica_id <= CONSUMER or not self._quota.throttle_ms(now_ms):
+            return ()
+        found = ((requested.partition, self._partitions.get(requested.partition)) for requested in partitions)
+        return {
+            topic_partition
+            for topic_partition, partition in found
+            if partition is not None and self._quota.throttles(partition, replica_id in partition.isr, now_ms)
+        }
+
+    def _record(self, results: Iterable[FetchedPartition], now_ms: int) -> None:
+        """Count what a follower is sent of replicas that are listed as throttled, also of those in the ISR."""
+        for response in results:
+            size = len(response.records)
+            if size and self._quota.is_listed(self._partitions[response.partition]):
+                self._quota.record(size, now_ms)
+
+    def _has_changed(
+        self,
+        requested: FetchPartition,
+        consumer: bool,
+        roles: Collection[Role],
+        stable: bool,
+        throttled: Collection[TopicPartition],
+    ) -> bool:
         partition = self._partitions.get(requested.partition)
         return (
             partition is None
             or partition.refusal(requested.current_leader_epoch, requested.topic_id, roles) is not ErrorCode.NONE
-            or requested.fetch_offset < partition.limit(consumer, stable)
+            or (requested.fetch_offset < partition.limit(consumer, stable) and requested.partition not in throttled)
             or not partition.log.log_start <= requested.fetch_offset <= partition.log.leo
             or (not consumer and self._deletions.awaits(requested))
         )

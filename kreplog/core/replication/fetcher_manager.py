@@ -16,13 +16,16 @@ from kreplog.core.effects import Steps
 from kreplog.core.events import FetchReplied
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.replica_fetcher import ReplicaFetcher
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.types import TopicPartition
 
 
 class ReplicaFetcherManager:
-    """The fetchers of a broker. fetchers: by leader and index, at most num.replica.fetchers a leader."""
+    """The fetchers of a broker. fetchers: by leader and index, at most num.replica.fetchers a leader. quota: of what
+    all of them fetch."""
 
-    def __init__(self, broker_id: int, config: ReplicationConfig) -> None:
+    def __init__(self, broker_id: int, config: ReplicationConfig, quota: ReplicationQuota) -> None:
+        self._quota = quota
         self.fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._broker_id = broker_id
         self._config = config
@@ -35,7 +38,7 @@ class ReplicaFetcherManager:
         key = (partition.leader, index)
         if key not in self.fetchers:
             self.fetchers[key] = ReplicaFetcher(
-                self._broker_id, partition.leader, self._config, self._correlations, index
+                self._broker_id, partition.leader, self._config, self._correlations, self._quota, index
             )
         self.fetchers[key].add(partition, now_ms)
         self._fetched[partition.topic_partition] = partition, self.fetchers[key]

@@ -13,7 +13,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from kreplog.config import RACK_AWARE_SELECTOR, ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.dynamic_configs import changes_logs, num_replica_fetchers
+from kreplog.core.dynamic_configs import (
+    FOLLOWER_THROTTLED_RATE,
+    LEADER_THROTTLED_RATE,
+    NUM_REPLICA_FETCHERS,
+    changes_logs,
+    of_replication,
+)
 from kreplog.core.effects import (
     ConfigureBroker,
     ConfigureLog,
@@ -70,6 +76,7 @@ from kreplog.core.messages import (
     illegal_name,
     refusal_of,
 )
+from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.replication.control_fencing import ControlFencing
 from kreplog.core.replication.delayed import (
     Deadlines,
@@ -85,7 +92,9 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, PartitionChange
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.core.replication.role import Role
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionQuery, TransactionRequest
 from kreplog.errors import (
     ErrorCode,
@@ -110,7 +119,8 @@ class ReplicaManager:
     stray. strays: (topic id, partition number) of those that earlier processes set aside.
     memory: the account for state of clients between requests; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
-    configs: the dynamic ones of this broker, as the last controller sent them.
+    configs: the dynamic ones of this broker, as the last controller sent them. leader_quota, follower_quota: of
+    replication.
     metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
     that were lost with a disk while this broker counted as in sync. coordinator_events: changes of leadership of
     internal topics, committed markers in them, and deletions of any, in order, for the coordinators of this broker to
@@ -137,7 +147,14 @@ class ReplicaManager:
         self.config = config
         self._on_disk = dict(on_disk or {})
         self._strays = set(strays)
-        self._fetchers = ReplicaFetcherManager(broker_id, config)
+        window = QuotaWindow(config.replication_quota_window_num, config.replication_quota_window_size_seconds * 1000)
+        self.leader_quota = ReplicationQuota(
+            broker_id, LEADER_THROTTLED_REPLICAS, config.leader_replication_throttled_rate, window
+        )
+        self.follower_quota = ReplicationQuota(
+            broker_id, FOLLOWER_THROTTLED_REPLICAS, config.follower_replication_throttled_rate, window
+        )
+        self._fetchers = ReplicaFetcherManager(broker_id, config, self.follower_quota)
         self.memory = memory or MemoryAccount()
         self._produces = ProducePurgatory(self.partitions, self.metadata)
         self._deletions = Deletions(self.partitions, self.metadata)
@@ -150,6 +167,7 @@ class ReplicaManager:
             self._session_ids(),
             self.memory,
             config.replica_selector_class == RACK_AWARE_SELECTOR,
+            self.leader_quota,
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(
             lambda delayed: delayed in self._fetches if isinstance(delayed, DelayedFetch) else bool(delayed.waiting)
@@ -315,7 +333,9 @@ class ReplicaManager:
             return
         before, self.configs = self.configs, configs
         yield ConfigureBroker(configs)
-        self._fetchers.resize(num_replica_fetchers(configs, self.config.num_replica_fetchers), now_ms)
+        self.leader_quota.bytes_per_second = of_replication(configs, LEADER_THROTTLED_RATE, self.config)
+        self.follower_quota.bytes_per_second = of_replication(configs, FOLLOWER_THROTTLED_RATE, self.config)
+        self._fetchers.resize(of_replication(configs, NUM_REPLICA_FETCHERS, self.config), now_ms)
         if not changes_logs(before, configs):
             return
         for partition in self.partitions.values():

@@ -11,6 +11,8 @@
     REMOVE                   (removed)
 
     cause                    state of the partition  the next request
+    the quota is exceeded    DELAYED                 omits it until the rate is not above the quota, for
+                                                     replica_fetch_backoff_ms at most: it is throttled (KIP-73)
     add()                    TRUNCATING              lists it; responses to earlier requests are dropped
                              or AWAITING_FLUSH       omits it while its log has to be fsynced
     resume()                 FETCHING                lists its new position
@@ -29,17 +31,18 @@ The partition appends, truncates and decides whether a response is too late (F7)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Collection, Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Protocol
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core.effects import Send, StateChange, Steps
 from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import sessions
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.errors import ErrorCode, InvariantError, KreplogError
 from kreplog.types import TopicPartition
 
@@ -109,6 +112,13 @@ class FollowerPartition(Protocol):
     def awaits_flush(self) -> bool:
         """Not to be fetched before resume(): the offset would promise records that are not on disk."""
 
+    @property
+    def config(self) -> TopicConfig: ...
+
+    @property
+    def isr(self) -> Collection[int]:
+        """As of the last LeaderAndIsr."""
+
     def fetch_position(self) -> FetchPosition:
         """Where its next fetch starts."""
 
@@ -123,9 +133,10 @@ class FollowerPartition(Protocol):
 
 class _Entry:
     """A partition that a fetcher fetches. listed: in a request since it was added or its delay ended, so that responses
-    are meant for it. not_ready_ms: its next delay if its leader is not ready."""
+    are meant for it. not_ready_ms: its next delay if its leader is not ready. leaders_watermark: the leader's high
+    watermark in its last response, None before the first."""
 
-    __slots__ = ("due_ms", "listed", "not_ready_ms", "partition", "state")
+    __slots__ = ("due_ms", "leaders_watermark", "listed", "not_ready_ms", "partition", "state")
 
     def __init__(self, partition: FollowerPartition, now_ms: int) -> None:
         self.partition = partition
@@ -133,6 +144,13 @@ class _Entry:
         self.listed = False
         self.not_ready_ms = NOT_READY_MS
         self.due_ms = now_ms
+        self.leaders_watermark: int | None = None
+
+    def is_in_sync(self, broker_id: int) -> bool:
+        """Whether it holds all that is committed, so that it is in the ISR, or may join it."""
+        if self.leaders_watermark is None:
+            return broker_id in self.partition.isr
+        return self.partition.fetch_position().fetch_offset >= self.leaders_watermark
 
     @property
     def is_active(self) -> bool:
@@ -146,18 +164,25 @@ Pipelined = Mapping[TopicPartition, FetchPosition]
 class ReplicaFetcher:
     """The fetches of `broker_id` from `leader`.
 
-    correlations: unique within the broker's process; one iterator for all its fetchers. index: which of
-    num_replica_fetchers this is, for the state-change log.
+    correlations: unique within the broker's process; one iterator for all its fetchers. quota: of what they all fetch.
+    index: which of num_replica_fetchers this is, for the state-change log.
     """
 
     def __init__(
-        self, broker_id: int, leader: int, config: ReplicationConfig, correlations: Iterator[int], index: int = 0
+        self,
+        broker_id: int,
+        leader: int,
+        config: ReplicationConfig,
+        correlations: Iterator[int],
+        quota: ReplicationQuota,
+        index: int = 0,
     ) -> None:
         self.leader = leader
         self.index = index
         self._broker_id = broker_id
         self._config = config
         self._correlations = correlations
+        self._quota = quota
         self._entries: dict[TopicPartition, _Entry] = {}
         self._active: dict[TopicPartition, _Entry] = {}  # those to fetch, least recently served first
         self._changed: dict[TopicPartition, None] = {}  # active ones that may differ from the leader's session
@@ -223,6 +248,9 @@ class ReplicaFetcher:
     def _send(self, pipelined: Pipelined, now_ms: int, broker_epoch: int) -> Steps[None]:
         self._end_delays(now_ms)
         if self._in_flight is not None or not self._active or now_ms < self._waits_until():
+            return
+        self._delay_throttled(pipelined, now_ms)
+        if not self._active:
             return
         request = self._next_request(pipelined, broker_epoch)
         self._in_flight = next(self._correlations)
@@ -295,6 +323,21 @@ class ReplicaFetcher:
                 _, _, topic_partition, entry = item
                 entry.listed = False  # the response with the error may have had changes for it
                 self._begin(topic_partition, entry)
+
+    def _delay_throttled(self, pipelined: Pipelined, now_ms: int) -> None:
+        """Leave out what is throttled. As Kafka does, look again after replica_fetch_backoff_ms, since the quota or the
+        list may have changed."""
+        throttle_ms = min(self._quota.throttle_ms(now_ms), self._config.replica_fetch_backoff_ms)
+        if not throttle_ms:
+            return
+        for topic_partition, entry in list(self._active.items()):
+            if topic_partition not in pipelined and self._is_throttled(entry, now_ms):
+                entry.state = FetchState.DELAYED
+                self._deactivate(topic_partition)
+                self._delay(topic_partition, entry, now_ms + throttle_ms)
+
+    def _is_throttled(self, entry: _Entry, now_ms: int) -> bool:
+        return self._quota.throttles(entry.partition, entry.is_in_sync(self._broker_id), now_ms)
 
     def _pause(self, now_ms: int) -> None:
         self._paused_until_ms = now_ms + self._config.replica_fetch_backoff_ms
@@ -410,6 +453,8 @@ class ReplicaFetcher:
     def _take_all(self, response: FetchResponse, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Give each partition its response; those that are pipelined take theirs after the next request."""
         responses = {data.partition: data for data in response.partitions}  # a faulty leader may name one twice
+        self._record(responses, now_ms)
+        exceeded = self._quota.throttle_ms(now_ms) > 0
         pipelined: dict[TopicPartition, FetchPosition] = {}
         deferred = []
         for topic_partition, data in responses.items():
@@ -418,7 +463,8 @@ class ReplicaFetcher:
                 continue
             entry, requested = found
             position = None
-            if len(data.records) and not sessions.is_refusal(data):
+            throttled = exceeded and self._is_throttled(entry, now_ms)
+            if len(data.records) and not sessions.is_refusal(data) and not throttled:
                 position = yield from entry.partition.pipelined_fetch_position(requested, data)
             if position is None:
                 yield from self._take(data, entry, requested, now_ms)
@@ -431,6 +477,17 @@ class ReplicaFetcher:
             yield from self._send(pipelined, now_ms, broker_epoch)
         for data, entry, requested in deferred:
             yield from self._take(data, entry, requested, now_ms)
+
+    def _record(self, responses: Mapping[TopicPartition, FetchedPartition], now_ms: int) -> None:
+        """Count the bytes of replicas that are listed as throttled, and note which are in sync."""
+        for topic_partition, data in responses.items():
+            entry = self._entries.get(topic_partition)
+            if entry is None:
+                continue
+            if not sessions.is_refusal(data):
+                entry.leaders_watermark = data.high_watermark
+            if len(data.records) and self._quota.is_listed(entry.partition):
+                self._quota.record(len(data.records), now_ms)
 
     def _served(self, topic_partition: TopicPartition) -> None:
         """List it in the next request, behind the others."""

@@ -13,7 +13,7 @@ the partitions and delaying a request is FetchPurgatory's part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -143,9 +143,10 @@ class FetchContext:
         self._seen = session.marks
         return [session.held[partition].request for partition in session.dirty]
 
-    def finish(self, results: Iterable[FetchedPartition]) -> FetchResponse:
+    def finish(self, results: Iterable[FetchedPartition], throttled: Collection[TopicPartition] = ()) -> FetchResponse:
         """The response: all of `results` if there is no session, else those with changes for the fetcher.
 
+        throttled: the partitions that were not read, though they have records, and stay dirty.
         results: of the last evaluate(), in its order. Those behind the point where the request's max_bytes ran out
         count as unread, so they are the first in the next response; they may also be omitted. Partitions with records
         or an error stay dirty, at the end of the order, until a read finds nothing new; all others are clean until
@@ -169,7 +170,7 @@ class FetchContext:
                 held.sent(data)
             if is_refusal(data) or len(data.records):
                 session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
-            elif room > 0:
+            elif room > 0 and data.partition not in throttled:
                 session.clean(data.partition, self._seen)
         return FetchResponse(ErrorCode.NONE, session.id, tuple(changed))
 

@@ -36,7 +36,7 @@ from kreplog.server.handlers.api import Api
 from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
 from kreplog.server.monitoring.group_metrics import group_metrics
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
-from kreplog.server.monitoring.quota_metrics import quota_metrics
+from kreplog.server.monitoring.quota_metrics import quota_metrics, replication_metrics
 from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
 from kreplog.server.runtime.store import StoreLink
@@ -91,6 +91,7 @@ async def render(broker: MetricsSource) -> bytes:
     for name, kind, help, samples in (
         *await group_metrics(broker.cores.groups),
         *quota_metrics(broker.server.client_quotas, monotonic_ms()),
+        *replication_metrics(broker.manager.leader_quota, broker.manager.follower_quota, monotonic_ms()),
     ):
         _add(lines, name, kind, help, samples)
     lines.append("")

@@ -1,4 +1,4 @@
-"""Metrics of client quotas, under the names of Kafka's ClientQuotaManagers."""
+"""Metrics of quotas, under the names of Kafka's ClientQuotaManagers and ReplicationQuotaManagers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from heapq import nlargest
 
 from kreplog.core.quotas.entities import QuotaEntity, QuotaKey
 from kreplog.core.quotas.quota_manager import ClientQuotaManager, SensorState
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.server.monitoring.group_metrics import Metric
 
 MAX_CLIENTS = 100
@@ -30,6 +31,12 @@ def quota_metrics(manager: ClientQuotaManager, now_ms: int) -> Iterator[Metric]:
         yield f"kafka_server_{kind}_{unit}", "gauge", f"{help} Clients with a quota that use most.", rates
         times = tuple(f"{_labels(state.entity)} {state.throttle_ms}" for state in shown)
         yield f"kafka_server_{kind}_throttle_time", "gauge", "Time in ms for which these are throttled.", times
+
+
+def replication_metrics(leader: ReplicationQuota, follower: ReplicationQuota, now_ms: int) -> Iterator[Metric]:
+    for name, quota, verb in (("leader", leader, "sent"), ("follower", follower, "fetched")):
+        help = f"Bytes by the second {verb} as {name}, of replicas that topics list as throttled."
+        yield f"kafka_server_{name}replication_byte_rate", "gauge", help, (f" {quota.rate(now_ms):.6g}",)
 
 
 def _use(state: SensorState) -> tuple[int, float]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
-from kreplog.core.quotas.windows import QuotaWindow
 from kreplog.core.security.principal import ANONYMOUS, Principal
 from kreplog.core.security.sasl import SaslConnection
 from kreplog.errors import InvariantError, PeerProtocolError, UsageError

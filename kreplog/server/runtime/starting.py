@@ -12,8 +12,8 @@ from time import monotonic
 
 from kreplog.config import RANGES, LogConfig
 from kreplog.coord.liveness import boot_id
+from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
-from kreplog.core.quotas.windows import QuotaWindow
 from kreplog.core.security.acls import super_users
 from kreplog.core.security.authorizer import Authorizer
 from kreplog.errors import StorageError, is_disk_full

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kreplog.core.quota_windows import MAX_THROTTLE_MS, QuotaWindow
 from kreplog.core.quotas import entities, quota_manager
 from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
-from kreplog.core.quotas.windows import MAX_THROTTLE_MS, QuotaWindow
 
 WINDOW = QuotaWindow(11, 1000)
 PRODUCE, REQUESTS, MUTATIONS = (

@@ -12,12 +12,15 @@ from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Send, StateChange, Steps
 from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.replication import epochs
 from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
+from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, EpochEndOffset
-from tests.core.replication.test_replica_fetcher import BROKER_EPOCH, LEADER, ME, tp
+from tests.core.replication.test_replica_fetcher import BROKER_EPOCH, LEADER, ME, THROTTLED, tp
 
 
 class ToyLog:
@@ -41,6 +44,8 @@ class Follower:
 
     topic_id = "id"
     awaits_flush = False
+    config = THROTTLED
+    isr = ()
 
     def __init__(self, number: int, log: ToyLog, flushes: bool, leader_epoch: int) -> None:
         self.topic_partition = tp(number)
@@ -117,7 +122,8 @@ class Leader:
 class World:
     """One follower broker, one leader, seven partitions, and what chance does to them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rate: int = 2**63 - 1) -> None:
+        """rate: the quota of two of the partitions."""
         self.random = random.Random(seed)
         self.now_ms = 0
         self.leader = Leader([ToyLog() for _ in range(7)], self.random.choice([0, 1, 1, 1]))
@@ -126,7 +132,8 @@ class World:
             replica_fetch_max_bytes=self.random.choice([1, 3]),
             replica_fetch_response_max_bytes=self.random.choice([2, 5, 100]),
         )
-        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count())
+        quota = ReplicationQuota(ME, FOLLOWER_THROTTLED_REPLICAS, rate, QuotaWindow(2, 2))
+        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count(), quota)
         self.followers = [Follower(number, ToyLog(), number % 3 == 0, 1) for number in range(7)]
         self.sent: Send | None = None
         self.rounds = 0
@@ -202,9 +209,10 @@ class World:
                 assert follower.high_watermark == log.leo
 
 
+@pytest.mark.parametrize("rate", [1000, 2**63 - 1])
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_logs_become_the_leaders(seed: int) -> None:
-    world = World(seed)
+def test_whatever_happens_logs_become_the_leaders(seed: int, rate: int) -> None:
+    world = World(seed, rate)
     for _ in range(300):
         if world.random.random() < 0.3:
             world.leader.append(world.random.randrange(7))

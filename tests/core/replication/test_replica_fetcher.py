@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core.effects import Effect, Send, StateChange, Steps
 from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.replication.replica_fetcher import AFTER, FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
+from kreplog.core.replication.replication_quota import ReplicationQuota
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS
 from kreplog.errors import ErrorCode, InvariantError, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition
 
@@ -21,8 +24,15 @@ CONFIG = ReplicationConfig(replica_fetch_wait_max_ms=500, replica_fetch_backoff_
 WAIT, BACK_OFF = 500, 100
 
 
+def quota(bytes_per_second: int = 2**63 - 1) -> ReplicationQuota:
+    return ReplicationQuota(ME, FOLLOWER_THROTTLED_REPLICAS, bytes_per_second, QuotaWindow())
+
+
 def tp(number: int) -> TopicPartition:
     return TopicPartition("t", number)
+
+
+THROTTLED = TopicConfig(unused=((FOLLOWER_THROTTLED_REPLICAS, f"0:{ME},1:{ME},2:{LEADER}"),))
 
 
 @dataclass
@@ -37,6 +47,8 @@ class Scripted:
     awaits_flush: bool = False
     looks: int = 0
     pipelined: FetchPosition | None = None
+    config: TopicConfig = THROTTLED
+    isr: tuple[int, ...] = ()
     taken: list[tuple[FetchPartition, FetchedPartition]] = field(default_factory=list)
 
     @property
@@ -71,8 +83,9 @@ def data(number: int, records: bytes = b"") -> FetchedPartition:
 class Shell:
     """A fetcher with some partitions, its clock, and what it sent."""
 
-    def __init__(self, *partitions: Scripted, config: ReplicationConfig = CONFIG) -> None:
-        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count(100), 0)
+    def __init__(self, *partitions: Scripted, config: ReplicationConfig = CONFIG, rate: int = 2**63 - 1) -> None:
+        self.quota = quota(rate)
+        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count(100), self.quota)
         self.now_ms = 1000
         self.effects: list[Effect] = []
         for partition in partitions:
@@ -573,3 +586,50 @@ def test_kip_227_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
     assert mentioned == 100
     assert sum(partition.looks for partition in partitions) - looks == 200  # after taking, and for the request
     assert sum(partition.looks for partition in partitions[100:]) == 2 * 9_900
+
+
+def test_replicas_that_catch_up_are_left_out_of_requests_while_the_rate_is_above_the_quota() -> None:
+    """KIP-73: 0 is listed and behind, 1 is listed and in sync, 2 is listed on another broker."""
+    catching_up, in_sync, unlisted = Scripted(0), Scripted(1), Scripted(2)
+    for partition in (catching_up, in_sync, unlisted):
+        partition.outcomes = [FetchOutcome.PROGRESS] * 9
+    shell = Shell(catching_up, in_sync, unlisted, rate=40)
+    assert listed(shell.poll()) == [0, 1, 2]
+    replies = [replace(data(number, b"x" * 50), high_watermark=9 if number != 1 else 6) for number in range(3)]
+    request = shell.answer(*replies)  # 100 bytes in the first second
+    assert (listed(request), forgotten(request)) == ([1, 2], [0])
+    assert shell.fetcher.state(tp(0)) is FetchState.DELAYED
+    assert shell.quota.rate(shell.now_ms) == 100
+    shell.now_ms += BACK_OFF
+    request = shell.answer(replace(data(1, b"x" * 50), high_watermark=7))  # it goes on, and is counted
+    assert (listed(request), shell.quota.rate(shell.now_ms)) == ([1], 150)
+    assert shell.answer() is not None and shell.fetcher.state(tp(0)) is FetchState.DELAYED
+    shell.now_ms += 3700  # 150 bytes in 3.8 seconds
+    assert listed(shell.answer()) == [0]
+
+
+def test_a_replica_in_the_isr_is_fetched_before_its_leader_has_answered() -> None:
+    """Kafka holds it up, until it has fallen out of the ISR."""
+    shell = Shell(Scripted(0), Scripted(1, isr=(LEADER, ME)), rate=40)
+    shell.quota.record(1000, shell.now_ms)
+    assert listed(shell.poll()) == [1]
+
+
+def test_a_throttle_that_ends_lets_replicas_go_on_after_a_back_off() -> None:
+    shell = Shell(Scripted(0), rate=0)
+    shell.quota.record(1, shell.now_ms)
+    assert shell.poll() is None and shell.wakeup == shell.now_ms + BACK_OFF
+    shell.now_ms += BACK_OFF
+    assert shell.poll() is None and shell.wakeup == shell.now_ms + BACK_OFF
+    shell.quota.bytes_per_second = 1
+    shell.now_ms += BACK_OFF
+    assert listed(shell.poll()) == [0]
+
+
+def test_records_of_a_throttled_partition_are_appended_before_the_next_request() -> None:
+    """Else the partition would go on to be fetched ahead of its append."""
+    partition = Scripted(0, [FetchOutcome.PROGRESS], pipelined=FetchPosition(6, 1, 0))
+    shell = Shell(partition, rate=10)
+    shell.poll()
+    assert shell.answer(replace(data(0, b"x" * 50), high_watermark=9)) is None
+    assert len(partition.taken) == 1 and shell.fetcher.state(tp(0)) is FetchState.DELAYED

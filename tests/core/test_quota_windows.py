@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kreplog.core.quotas.windows import QuotaWindow, SampledRate, TokenBucket
+from kreplog.core.quota_windows import QuotaWindow, SampledRate, TokenBucket
 
 WINDOW = QuotaWindow(samples=11, size_ms=1000)
 

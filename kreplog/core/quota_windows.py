@@ -1,8 +1,9 @@
-"""SampledRate and TokenBucket: what a client has used of a quota lately, as Kafka's metrics of these names measure it.
+"""SampledRate, SimpleRate and TokenBucket: the use of a quota lately, as Kafka's metrics of these names measure it.
 
-A rate is the sum of the samples of the last windows over the time that they span, at least all windows but one. A
+A rate is the sum of the samples of the last windows over the time that they span, at least all windows but one; a
+simple one, at least one window. A
 bucket fills at the quota's rate up to the quota of all windows, and a request takes its tokens even if it has fewer.
-Times are monotonic milliseconds. Source: Kafka, SampledStat, Rate, TokenBucket; KIP-13, KIP-599.
+Times are monotonic milliseconds. Source: Kafka, SampledStat, Rate, SimpleRate, TokenBucket; KIP-13, KIP-73, KIP-599.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ class SampledRate:
         elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0.0
         missing = window.samples - 1 - elapsed_ms // window.size_ms
         return max(elapsed_ms + max(0, missing) * window.size_ms, window.size_ms)
+
+
+class SimpleRate(SampledRate):
+    """A rate that is measured from its first second on: a replica that begins to catch up has saved up nothing."""
+
+    __slots__ = ()
+
+    def _elapsed_ms(self, window: QuotaWindow, now_ms: int) -> float:
+        return max(now_ms - self._samples[0][0], window.size_ms) if self._samples else window.size_ms
 
 
 class TokenBucket:

@@ -1,0 +1,47 @@
+"""The lists of the replicas that a topic throttles as leaders and as followers (KIP-73): texts of PARTITION:BROKER."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from kreplog.config import TopicConfig
+
+LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+
+MAX_LIST_CHARACTERS = 100_000
+"""Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
+
+_ALL, _NONE = "*", ("", "none")
+_LISTS_IN_USE = 256
+"""Lists that are remembered as sets: each is looked up for each fetch of a partition of its topic."""
+
+
+def check_replica_list(text: str) -> str:
+    """The text of a list. Raises ValueError."""
+    if len(text) > MAX_LIST_CHARACTERS or not _is_replica_list(text):
+        raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
+    return text
+
+
+def _is_replica_list(text: str) -> bool:
+    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
+    return text in (_ALL, *_NONE) or all(number.isascii() and number.isdigit() for number in numbers)
+
+
+def is_throttled(config: TopicConfig, setting: str, partition: int, broker_id: int) -> bool:
+    """Whether a list of a topic, LEADER_THROTTLED_REPLICAS or FOLLOWER_THROTTLED_REPLICAS, has a broker's replica. One
+    that cannot be read, as of a newer version, has none."""
+    for name, text in config.unused:
+        if name == setting:
+            return text == _ALL or partition in _partitions(text, broker_id)
+    return False
+
+
+@lru_cache(_LISTS_IN_USE)
+def _partitions(text: str, broker_id: int) -> frozenset[int]:
+    """The partitions whose replica on a broker is listed."""
+    if text in _NONE or not _is_replica_list(text):
+        return frozenset()
+    replicas = (item.partition(":") for item in text.split(","))
+    return frozenset(int(partition) for partition, _, broker in replicas if int(broker) == broker_id)
