@@ -15,7 +15,7 @@ from kreplog.client.group_admin import (
     owners,
 )
 from kreplog.client.offset_lookup import available_end_offsets
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, counted
 
 
 def read_group(connections: ClusterConnections, group: str, deadline: Callable[[], float]) -> dict[str, Any] | None:
@@ -36,12 +36,15 @@ def group_facts(
     partitions: Sequence[TopicPartition],
     ends: Mapping[TopicPartition, int],
 ) -> dict[str, Any]:
-    """The description of a group as JSON. ends: log ends of those of `partitions` that have a leader."""
+    """The description of a group as JSON. ends: log ends of those of `partitions` that have a leader.
+
+    lag: None where that of a partition is unknown, since it has no leader or is gone, or has records and no committed
+    offset. known_lag: the sum over the others. lag_unknown: number of partitions whose lag is unknown."""
     owner = owners(described.members)
     offsets = []
     for at in partitions:
         offset, end = (committed[at].offset if at in committed else None), ends.get(at)
-        lag = None if offset is None or end is None else max(0, end - offset)
+        lag = None if end is None or (offset is None and end) else max(0, end - (offset or 0))
         offsets.append(
             {
                 "topic": at.topic,
@@ -53,6 +56,8 @@ def group_facts(
                 "metadata": committed[at].metadata if at in committed else None,
             }
         )
+    known = [row["lag"] for row in offsets if row["lag"] is not None]
+    unknown = len(offsets) - len(known)
     return {
         "group": described.group,
         "state": described.state,
@@ -71,5 +76,12 @@ def group_facts(
             for member in described.members
         ],
         "offsets": offsets,
-        "lag": sum(row["lag"] or 0 for row in offsets),
+        "lag": None if unknown else sum(known),
+        "known_lag": sum(known),
+        "lag_unknown": unknown,
     }
+
+
+def lag_text(known: int, unknown: int) -> str:
+    """A lag in words. known: sum of the lags that are known. unknown: number of partitions whose lag is not."""
+    return f"at least {known:,}, {counted(unknown, 'partition')} unknown" if unknown else f"{known:,}"

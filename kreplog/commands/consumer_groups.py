@@ -18,7 +18,7 @@ from kreplog.client.group_admin import (
     delete_group,
     list_groups,
 )
-from kreplog.client.group_facts import read_group
+from kreplog.client.group_facts import lag_text, read_group
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset, require_resettable
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
@@ -113,7 +113,7 @@ def description(facts: dict[str, Any]) -> list[str]:
         protocol += f", epoch {facts['epoch']} (target of {facts['assignment_epoch']})"
     lines = [
         f"{printable(facts['group'])}: {facts['state']}{protocol}, coordinator {facts['coordinator']}, "
-        f"{counted(len(facts['members']), 'member')}, lag {facts['lag']:,}"
+        f"{counted(len(facts['members']), 'member')}, lag {lag_text(facts['known_lag'], facts['lag_unknown'])}"
     ]
     for member in facts["members"]:
         static = f"  instance {printable(member['instance_id'])}" if member["instance_id"] is not None else ""

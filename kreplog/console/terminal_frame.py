@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kreplog.console.snapshot import PartitionRow
-from kreplog.types import NO_LEADER, printable
+from kreplog.types import NO_LEADER, counted, printable
 
 MAX_HEALTH_LINES = 2
 MIN_ROWS = 3
@@ -172,10 +172,13 @@ def _brokers(facts: Facts) -> Listing:
 
 def _topics(facts: Facts) -> Listing:
     lags: dict[str, int] = {}
+    unknown: set[str] = set()
     for group in facts.groups.values():
         of_group: dict[str, int] = {}
         for offset in group.get("offsets", ()):
             of_group[offset["topic"]] = of_group.get(offset["topic"], 0) + (offset["lag"] or 0)
+            if offset["lag"] is None:
+                unknown.add(offset["topic"])
         for topic, lag in of_group.items():
             lags[topic] = max(lag, lags.get(topic, 0))
     topics = sorted(
@@ -197,7 +200,7 @@ def _topics(facts: Facts) -> Listing:
                 _count(topic["leaderless"]),
                 _count(topic["under_replicated"]),
                 _rate(facts.rates.get(topic["name"])),
-                _count(lags.get(topic["name"])),
+                _lag(lags.get(topic["name"]), topic["name"] in unknown),
                 topic["error"],
             ),
             bool(topic["leaderless"] or topic["under_replicated"] or topic["error"]),
@@ -237,7 +240,7 @@ def _partitions(facts: Facts, topic: str) -> Listing:
 
 
 def _groups(facts: Facts) -> Listing:
-    groups = sorted(facts.groups.items(), key=lambda item: (-(item[1].get("lag") or 0), item[0]))
+    groups = sorted(facts.groups.items(), key=lambda item: (-item[1].get("known_lag", 0), item[0]))
     rows = [
         Row(
             name,
@@ -245,8 +248,8 @@ def _groups(facts: Facts) -> Listing:
                 name,
                 group.get("state", UNKNOWN),
                 _count(len(group["members"]) if "members" in group else None),
-                _count(group.get("lag")),
-                group.get("error", ""),
+                _lag(group.get("known_lag"), group.get("lag_unknown", 0) > 0),
+                group.get("error") or _unknown_lag(group.get("lag_unknown", 0)),
             ),
             "error" in group,
         )
@@ -320,6 +323,14 @@ def _keys(selection: Selection, index: int, rows: int) -> Text:
 
 def _count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def _lag(known: int | None, at_least: bool) -> str:
+    return f"{'>=' if at_least else ''}{_count(known)}"
+
+
+def _unknown_lag(partitions: int) -> str:
+    return f"lag of {counted(partitions, 'partition')} unknown" if partitions else ""
 
 
 def _rate(value: float | None) -> str:

@@ -12,7 +12,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kafka
 
-from kreplog.client.group_admin import GroupDescription, GroupMember, assigned_partitions
+from kreplog.client.group_admin import CommittedOffset, GroupDescription, GroupMember, assigned_partitions
 from kreplog.client.group_facts import group_facts
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.consumer_groups import description
@@ -86,7 +86,7 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         assert member["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
         assert [(row["offset"], row["log_end_offset"], row["lag"]) for row in facts["offsets"]] == [
             (2, RECORDS, 4),
-            (None, 0, None),
+            (None, 0, 0),
         ]
         assert {row["member_id"] for row in facts["offsets"]} == {member["member_id"]}
         text = on_trio("group", "describe", "live").out.decode()
@@ -152,6 +152,19 @@ def test_what_members_are_still_to_have_is_shown() -> None:
         f"    c  epoch 3  at /h: {TOPIC}-2; to have none",
         "    d  at /h: no partitions",
     ]
+
+
+def test_a_lag_that_is_not_known_is_none_and_the_sum_is_a_lower_bound() -> None:
+    read, leaderless, new = (TopicPartition(TOPIC, number) for number in range(3))
+    described = GroupDescription("g", "Empty", "consumer", "", ("h", 1), (), "classic")
+    committed = {at: CommittedOffset(5, -1, "") for at in (read, leaderless)}
+    facts = group_facts(described, committed, [read, leaderless, new], {read: 8, new: 2})
+    assert [row["lag"] for row in facts["offsets"]] == [3, None, None]
+    assert (facts["lag"], facts["known_lag"], facts["lag_unknown"]) == (None, 3, 2)
+    assert description(facts)[0].endswith("lag at least 3, 2 partitions unknown")
+    facts = group_facts(described, committed, [read, new], {read: 8, new: 0})
+    assert (facts["lag"], facts["known_lag"], facts["lag_unknown"]) == (3, 3, 0)
+    assert description(facts)[0].endswith("lag 3")
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,15 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
     member = {"member_id": name, "instance_id": name, "client_id": name, "host": name, "partitions": [name]}
     offset = {"topic": name, "partition": 0, "offset": 1, "log_end_offset": 3, "lag": 2, "member_id": name}
     overview = {"group": name, "state": name, "type": name, "protocol_type": name}
-    facts = {"state": name, "protocol": name, "epoch": None, "coordinator": name, "lag": 2}
+    facts = {
+        "state": name,
+        "protocol": name,
+        "epoch": None,
+        "coordinator": name,
+        "lag": None,
+        "known_lag": 2,
+        "lag_unknown": 1,
+    }
     source.answers = {
         "groups": {"groups": [overview]},
         "group": {**facts, "members": [member], "offsets": [offset]},
@@ -303,6 +311,8 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
         for path in ("groups", f"groups/{name}", "settings/topic/t", "settings/users", "settings/acls"):
             visit.page.goto(f"{visit.console.origin}/#/{quote(path)}")
             sees(visit.page, name, "td")
+            if path.startswith("groups/"):
+                sees(visit.page, "lag at least 2, 1 partition unknown")
             assert visit.page.locator("img, body script").count() == 0
 
 

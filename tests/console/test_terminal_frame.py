@@ -28,7 +28,9 @@ SNAPSHOT = ClusterSnapshot(
 GROUP: dict[str, Any] = {
     "state": "Stable",
     "members": [{}, {}],
-    "lag": 1200,
+    "lag": None,
+    "known_lag": 1200,
+    "lag_unknown": 1,
     "offsets": [
         {"topic": "busy", "partition": 0, "offset": 800, "log_end_offset": 2000, "lag": 1200, "member_id": "m-1"},
         {"topic": "idle", "partition": 0, "offset": None, "log_end_offset": 4, "lag": None, "member_id": None},
@@ -50,7 +52,7 @@ id address        state        in/s out/s produce   pause  cpu out of sync
    topic   partitions  no leader  under-replicated  records/s    lag
 >  behind           2          0                 1          -      -
    busy             1          0                 0      1,234  1,200
-   idle             1          0                 0          0      0
+   idle             1          0                 0          0    >=0
 1 of 3  topics  up down: select  enter: open  tab: groups  q: quit"""
 EXPECTED_PARTITIONS = """\
    partition  leader  epoch  replicas  ISR  start  HW  log end  behind
@@ -63,9 +65,9 @@ EXPECTED_OFFSETS = """\
    idle           0       -        4      -
 1 of 2  group readers  up down: select  esc: back  q: quit"""
 EXPECTED_GROUPS = """\
-   group    state   members    lag
->  readers  Stable        2  1,200
-   denied   -             -      -  no ACL allows it
+   group    state   members      lag
+>  readers  Stable        2  >=1,200  lag of 1 partition unknown
+   denied   -             -        -  no ACL allows it
 1 of 2  groups  up down: select  enter: open  tab: topics  q: quit"""
 
 

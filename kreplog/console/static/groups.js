@@ -41,7 +41,7 @@ export function groupsView(main, [group]) {
   function showGroup(facts) {
     found.replaceChildren(
       el("p", {}, `${facts.state}${facts.protocol ? `, ${facts.protocol}` : ""}${facts.epoch === null ? "" : `, epoch ${facts.epoch}`}, `
-        + `coordinator ${facts.coordinator}, lag ${number(facts.lag)}`),
+        + `coordinator ${facts.coordinator}, lag ${lagText(facts)}`),
       table(["member", "instance", "client", "host", "partitions"], facts.members.map((member) => row(
         member.member_id, member.instance_id ?? "–", member.client_id, member.host, member.partitions.join(", ") || "none")), "Members"),
       table(["topic", "partition", "committed", "log end", "lag", "member"], facts.offsets.map((each) => row(
@@ -60,4 +60,9 @@ export function groupsView(main, [group]) {
 
   refresh();
   return { update, leave() { left = true; clearTimeout(timer); } };
+}
+
+function lagText(facts) {
+  if (facts.lag !== null) return number(facts.lag);
+  return `at least ${number(facts.known_lag)}, ${number(facts.lag_unknown)} partition${facts.lag_unknown === 1 ? "" : "s"} unknown`;
 }
