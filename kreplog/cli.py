@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import kreplog
-from kreplog.commands import cursors, log
+from kreplog.commands import cursors, log, topic_folders
 from kreplog.commands.options import App, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
@@ -113,6 +113,8 @@ def _mount(name: str, help: str) -> None:
         try:
             from kreplog.commands import clusters
         except ModuleNotFoundError as error:
+            if name == "topic" and any(text.startswith(("-f", "--folder")) for text in context.args):
+                topic_folders.app(context.args, prog_name="kreplog topic")
             raise UsageError(
                 f"kreplog {name} needs {error.name}, which is not installed: pip install 'kreplog[cluster]'"
             ) from error

@@ -76,8 +76,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog", "kreplog.batches"}
     | {f"kreplog.commands.{name}" for name in ("interruption", "lines", "options", "records")},
     "kreplog.commands.cursors": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
+    "kreplog.commands.topic_folders": EVERYWHERE | {"kreplog", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
-    | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
+    | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records", "topic_folders")}
     | {"kreplog.client", "kreplog.cluster", "kreplog.console", "kreplog.replay"}
     | {"kreplog.core.security", "kreplog.core.quotas"},
     # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
@@ -86,7 +87,8 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.core.messages", "kreplog.core.security"},
     # sim, replay: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE
-    | {"kreplog", "kreplog.commands", "kreplog.commands.cursors", "kreplog.commands.log", "kreplog.commands.options"}
+    | {"kreplog", "kreplog.commands"}
+    | {f"kreplog.commands.{name}" for name in ("cursors", "log", "options", "topic_folders")}
     | {"kreplog.replay", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE | CORE,

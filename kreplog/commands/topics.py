@@ -19,12 +19,13 @@ from kreplog.client.topic_configs import alter_topic_configs, create_partitions,
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, pair, print_json
+from kreplog.commands.topic_folders import FOLDER, TopicName, describe_in_folder, list_in_folder, print_names
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic, counted
 
 topic_app = App("Create, list, describe, alter and delete topics.")
 
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+Folder = Annotated[Path | None, FOLDER]
 Configs = Annotated[
     list[str] | None, typer.Option("--config", help="Setting of the topic as NAME=VALUE, by Kafka's name.")
 ]
@@ -59,16 +60,16 @@ def list_topics(
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics."""
+    """List the topics of a cluster, or of a folder."""
+    if folder is not None:
+        _refuse_brokers(bootstrap, command_config)
+        list_in_folder(folder, as_json)
+        return
     with kafka_admin_client(cluster, bootstrap, command_config) as admin:
-        names = sorted(admin.list_topics())
-    if as_json:
-        print_json({"topics": names})
-    else:
-        for name in names:
-            print(name)
+        print_names(sorted(admin.list_topics()), as_json)
 
 
 @topic_app.command()
@@ -98,10 +99,18 @@ def describe(
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's settings, its partitions, and the log end offset, high watermark and lag of each replica."""
+    """Show a topic's settings, its partitions, and the log end offset, high watermark and lag of each replica.
+
+    With --folder its partitions alone, their offsets and sizes; takes no lock and changes nothing.
+    """
     check_topic(name)
+    if folder is not None:
+        _refuse_brokers(bootstrap, command_config)
+        describe_in_folder(name, folder, as_json)
+        return
     with admin_client(cluster, bootstrap, command_config) as admin:
         (topic,) = admin.metadata([name]).topics
         raise_for_error("topic", name, topic)
@@ -110,6 +119,11 @@ def describe(
         print_json(facts)
     else:
         _show(facts)
+
+
+def _refuse_brokers(bootstrap: str | None, command_config: Path | None) -> None:
+    if bootstrap is not None or command_config is not None:
+        raise UsageError("--folder is for files: give it without --bootstrap and --command-config")
 
 
 def _facts(admin: AdminClient, topic: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from kreplog.topic.cursor_log import CursorLog
 from kreplog.topic.cursors import Cursor
 from kreplog.topic.dead_letters import DeadLetterTopic
 from kreplog.topic.decoding import Decoding, OnError, check_on_error
-from kreplog.topic.folder import TopicFolder, split_path
+from kreplog.topic.folder import TopicFolder, split_path, topics_in
 from kreplog.topic.group_cursor import GroupCursor
 from kreplog.topic.maintenance import MaintenanceConfig, MaintenanceError, TopicMaintenance
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
@@ -153,6 +153,13 @@ class Topic(Closing):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.partitions} partitions"
         return f"<kreplog.Topic {self.path} {state}>"
+
+    @staticmethod
+    def names(folder: str | os.PathLike[str]) -> list[str]:
+        """The topics whose partitions are in the folder, in order, `__consumer_offsets` among them.
+
+        Raises StorageError (no such folder, or this user may not list it)."""
+        return topics_in(folder)
 
     # What it is
 

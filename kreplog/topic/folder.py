@@ -31,6 +31,7 @@ from kreplog.errors import (
     ArgumentTypeError,
     CorruptCheckpointError,
     InvalidPartitionsError,
+    InvalidTopicError,
     KreplogError,
     LogClosedError,
     StorageError,
@@ -40,7 +41,7 @@ from kreplog.file_systems import needs_host_lock
 from kreplog.log import Log
 from kreplog.topic.appended import AppendedLogs
 from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
-from kreplog.types import MAX_PARTITION, TopicPartition, check_partition_number, check_topic
+from kreplog.types import TopicPartition, check_partition_number, check_topic
 
 CHECKPOINTS = ("recovery-point", "replication", "log-start")
 ID_CHARACTERS = 22
@@ -112,19 +113,15 @@ class TopicFolder:
 
     def _listed(self) -> set[int]:
         """The numbers of the partition directories."""
-        prefix = self.topic + "-"
-        found = set()
         try:
-            for name in os.listdir(self.folder):
-                if name.startswith(prefix):
-                    number = name[len(prefix) :]
-                    if number.isascii() and number.isdigit() and str(int(number)) == number:
-                        found.add(int(number))
+            names = os.listdir(self.folder)
         except FileNotFoundError:
-            pass
+            return set()
         except OSError as error:
             raise error_of("cannot list", self.folder, error) from error
-        return {number for number in found if number <= MAX_PARTITION}
+        prefix = self.topic + "-"
+        found = (_partition_of(name) for name in names if name.startswith(prefix))
+        return {partition.partition for partition in found if partition is not None and partition.topic == self.topic}
 
     def _create_or_complete(self, partitions: int | None) -> None:
         """Create the topic if it does not exist, or complete a creation or add_partitions that was interrupted."""
@@ -394,6 +391,24 @@ def _checked_limit(max_open_partitions: int) -> int:
         raise UsageError(f"max_open_partitions = {max_open_partitions} must be at least 1")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max_open_partitions if files == resource.RLIM_INFINITY else max(1, min(max_open_partitions, files // 4))
+
+
+def topics_in(folder: str | os.PathLike[str]) -> list[str]:
+    """The names of the topics whose partitions are in the folder, in order. Raises StorageError."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [_partition_of(entry.name) for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise error_of("cannot list", os.fspath(folder), error) from error
+    return sorted({partition.topic for partition in found if partition is not None})
+
+
+def _partition_of(name: str) -> TopicPartition | None:
+    """The partition of a directory name; None for other names."""
+    try:
+        return TopicPartition.parse(name)
+    except InvalidTopicError:
+        return None
 
 
 def split_path(path: str | os.PathLike[str]) -> tuple[str, str]:
