@@ -18,6 +18,7 @@ from random import Random
 from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.core.broker.request_parts import REPLICAS_PER_PART
 from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, LAST_EPOCH, TRANSACTIONS_TOPIC
 
 KINDS: dict[str, int] = {
@@ -132,6 +133,9 @@ FEW_EPOCHS_SHARE = 0.3
 
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
+
+THROTTLED_RATE = 500
+"""Bytes by the second of replicas that catch up, in some seeds: a few batches."""
 
 LATE_REGISTRATION_MS = 2500
 """How late a broker registers in some seeds: its clients' requests have it read the store meanwhile."""
@@ -303,7 +307,20 @@ def _with_rare_conditions(plan: SimulationPlan, kinds: Sequence[str]) -> Simulat
         plan = _with_actions(plan, Random(f"kreplog-internal-topics-{seed}"), "grow_internal")
     if plan.allocates_producer_ids and "store_loss" in kinds:
         plan = _with_actions(plan, Random(f"kreplog-producer-ids-{seed}"), "store_loss")
-    return plan
+    return _throttled(plan) if seed % 120 == 76 else plan
+
+
+def _throttled(plan: SimulationPlan) -> SimulationPlan:
+    """The plan with throttles of all replicas that catch up (KIP-73)."""
+    config = replace(
+        plan.config,
+        leader_replication_throttled_rate=THROTTLED_RATE,
+        follower_replication_throttled_rate=2 * THROTTLED_RATE,
+        replication_quota_window_num=2,
+    )
+    everywhere = ((FOLLOWER_THROTTLED_REPLICAS, "*"), (LEADER_THROTTLED_REPLICAS, "*"))
+    topics = tuple(replace(topic, config=replace(topic.config, unused=everywhere)) for topic in plan.topics)
+    return replace(plan, config=config, topics=topics)
 
 
 def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:

@@ -20,7 +20,8 @@ from kreplog.core.replication.fetcher_manager import ReplicaFetcherManager, fetc
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.partition import Partition
-from kreplog.core.replication.replica_fetcher import FetchOutcome
+from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchState, Pipelined, ReplicaFetcher
+from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import ErrorCode
 from kreplog.sim.machines.model_log import ModelLog
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
@@ -191,3 +192,23 @@ def _moved_partitions_not_fetched() -> list[Patch]:
 def _cluster_default_before_own_config() -> list[Patch]:
     """The cluster-wide default of a dynamic config counts more than a broker's own (KIP-226)."""
     return [(dynamic_configs, "effective", lambda configs: {**dict(configs.own), **dict(configs.default)})]
+
+
+@MUTATIONS.add("held-back-records-forgotten")
+def _held_back_records_forgotten() -> list[Patch]:
+    """A partition whose records a throttle has held back is not read again before it changes (KIP-73, KIP-227)."""
+    finish = FetchContext.finish
+    return [(FetchContext, "finish", lambda self, results, throttled: finish(self, results))]
+
+
+@MUTATIONS.add("throttled-for-ever")
+def _throttled_for_ever() -> list[Patch]:
+    """A replica that is throttled is left out of all further requests (KIP-73)."""
+
+    def deactivate(self: ReplicaFetcher, pipelined: Pipelined, now_ms: int) -> None:
+        for topic_partition, entry in list(self._active.items()):
+            if topic_partition not in pipelined and self._is_throttled(entry, now_ms):
+                entry.state = FetchState.DELAYED
+                self._deactivate(topic_partition)
+
+    return [(ReplicaFetcher, "_delay_throttled", deactivate)]
