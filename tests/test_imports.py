@@ -30,6 +30,7 @@ CORE = {
     "kreplog.core.group_messages",
     "kreplog.core.consumer_group_messages",
     "kreplog.core.transaction_messages",
+    "kreplog.core.throttled_replicas",
 }
 CORES = CORE | {
     "kreplog.core.controller",
@@ -96,6 +97,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core.group_messages": EVERYWHERE | {"kreplog.core.consumer_group_messages"},
     "kreplog.core.consumer_group_messages": EVERYWHERE,
     "kreplog.core.cursor_groups": EVERYWHERE,
+    "kreplog.core.throttled_replicas": EVERYWHERE,
     "kreplog.core.work_queues": EVERYWHERE,
     "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
     "kreplog.core.replication": EVERYWHERE | CORE | {"kreplog.core.replication.epochs"},
@@ -132,10 +134,11 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
     },
-    # wire encodes and decodes core.messages; security has the client's end of SASL, credentials, and ACLs.
+    # wire encodes and decodes core.messages; security has the client's end of SASL, credentials, and ACLs;
+    # throttled_replicas the names of settings.
     "kreplog.client": EVERYWHERE
     | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages"}
-    | {"kreplog.core.security", "kreplog.core.quotas"},
+    | {"kreplog.core.security", "kreplog.core.quotas", "kreplog.core.throttled_replicas"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
     # coord, core: requests to the controller that Kafka's protocol lacks, and the plan of a rebalance.
     "kreplog.cluster": EVERYWHERE

@@ -18,7 +18,7 @@ from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.rebalance_plan import plan_rebalance
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, ClusterDir, Racks, ids, print_json, racks_in
-from kreplog.commands.partitions import carry_out
+from kreplog.commands.partitions import Throttle, carry_out
 from kreplog.commands.rebalancing import Wait, show_plan
 from kreplog.errors import UsageError
 
@@ -44,6 +44,7 @@ def add_brokers(
     ] = None,
     racks: Racks = None,
     wait: Wait = True,
+    throttle: Throttle = None,
     as_json: AsJson = False,
 ) -> None:
     """Add brokers, and move replicas to them. Without --execute only show which replicas would move, and their bytes.
@@ -75,7 +76,7 @@ def add_brokers(
             cluster = extend(cluster, missing, port, lines, new_racks)
         cluster.start(new)
         _await_metadata(admin, new)
-        carry_out(admin, changed, wait=wait, as_json=as_json, extra={**plan, "executed": True})
+        carry_out(admin, changed, wait=wait, as_json=as_json, throttle=throttle, extra={**plan, "executed": True})
     if not as_json and changed:
         print("`kreplog partition elect-preferred` makes the new brokers leaders now instead of within minutes")
 

@@ -20,6 +20,7 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import TopicRequestError, raise_for_error
 from kreplog.client.leader_election import ElectionResult, elect_leaders
 from kreplog.client.reassignment import Progress, Targets
+from kreplog.client.replication_throttles import remove_throttles, set_throttles
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
@@ -27,6 +28,11 @@ from kreplog.errors import UsageError
 from kreplog.types import NO_LEADER, ElectionType, TopicPartition, check_topic, counted
 
 PROGRESS_INTERVAL_S = 1.0
+
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, help="Bytes by the second that each broker may send and fetch for the moves."),
+]
 
 partition_app = App("Reassign partitions to brokers, and elect leaders.")
 
@@ -44,6 +50,7 @@ def reassign(
         bool, typer.Option("--cancel", help="Cancel ongoing reassignments: all, of a TOPIC, or of PARTITIONs of it.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done, and show progress.")] = True,
+    throttle: Throttle = None,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -51,28 +58,38 @@ def reassign(
 ) -> None:
     """Reassign partitions to brokers. Without arguments, wait for the ongoing reassignments.
 
-    Ctrl-C ends the wait; the reassignments continue.
+    Ctrl-C ends the wait; the reassignments continue. Whoever waits to their end removes their throttles.
     """
     targets = _from_file(file) if file is not None else _from_words(words or [], cancel)
+    if throttle is not None and (cancel or not targets):
+        raise UsageError("--throttle is for partitions that are given, to be moved")
     if file is not None and words:
         raise UsageError("give either --file or a topic and its partitions")
     with admin_client(cluster, bootstrap, command_config) as admin:
         if cancel:
             targets = dict.fromkeys(_to_cancel(admin, targets, words))
-        carry_out(admin, targets, wait=wait, as_json=as_json)
+        carry_out(admin, targets, wait=wait, as_json=as_json, throttle=throttle)
 
 
 def carry_out(
-    admin: AdminClient, requested: Targets, *, wait: bool, as_json: bool, extra: Mapping[str, Any] | None = None
+    admin: AdminClient,
+    requested: Targets,
+    *,
+    wait: bool,
+    as_json: bool,
+    throttle: int | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Request reassignments, wait for them and for the ongoing ones, and print the outcome; progress goes to stderr.
 
-    extra: further fields of the JSON output. Exits with status 1 if any is refused or fails, with EXIT_CODE after
-    Ctrl-C."""
+    throttle: bytes by the second that each broker may send and fetch for them; None for no limit. extra: further fields
+    of the JSON output. Exits with status 1 if any is refused or fails, with EXIT_CODE after Ctrl-C."""
     before = reassignment.existing_partitions(admin, requested)
     ongoing = dict.fromkeys(reassignment.ongoing_reassignments(admin)) if not requested or extra else {}
     targets: Targets = {**ongoing, **requested}
     copied = reassignment.CopiedBytes(admin, requested, before if wait else {})
+    if throttle is not None:
+        set_throttles(admin, requested, before, throttle)
     refused = reassignment.alter_reassignments(admin, requested)
     accepted = {partition: target for partition, target in targets.items() if partition not in refused}
     progress = Progress(len(accepted))
@@ -110,6 +127,8 @@ def carry_out(
             )
         if left and moving:
             print(f"{counted(len(moving), 'partition')} still moving: wait with `kreplog partition reassign`")
+    if (throttle is not None or not requested) and not moving:
+        remove_throttles(admin, targets)
     if failed:
         raise typer.Exit(1)
     if wait and left:

@@ -15,7 +15,7 @@ from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.rebalance_plan import plan_rebalance, racks_of_live_brokers
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, ClusterDir, ids, print_json
-from kreplog.commands.partitions import carry_out
+from kreplog.commands.partitions import Throttle, carry_out
 from kreplog.errors import UsageError
 from kreplog.types import counted
 
@@ -23,14 +23,20 @@ Execute = Annotated[bool, typer.Option("--execute", help="Move the replicas.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the moves, and show progress.")]
 
 
-def rebalance(directory: ClusterDir, execute: Execute = False, wait: Wait = True, as_json: AsJson = False) -> None:
+def rebalance(
+    directory: ClusterDir,
+    execute: Execute = False,
+    wait: Wait = True,
+    throttle: Throttle = None,
+    as_json: AsJson = False,
+) -> None:
     """Move replicas until all running brokers have equally many, in as many racks as there are. Without --execute only
     show which replicas would move, and their bytes.
 
     After Ctrl-C run it again to continue.
     """
     with admin_client(directory, None) as admin:
-        _move(admin, racks_of_live_brokers(admin), [], execute=execute, wait=wait, as_json=as_json)
+        _move(admin, racks_of_live_brokers(admin), [], execute=execute, wait=wait, throttle=throttle, as_json=as_json)
 
 
 def drain(
@@ -38,6 +44,7 @@ def drain(
     directory: ClusterDir,
     execute: Execute = False,
     wait: Wait = True,
+    throttle: Throttle = None,
     as_json: AsJson = False,
 ) -> None:
     """Move all replicas of these brokers to the other running ones, so that they can be stopped for good. Without
@@ -52,7 +59,7 @@ def drain(
             raise UsageError(f"no broker but {sorted(set(leaving))} is running: there is none to move replicas to")
         _check_known(admin, set(leaving).difference(racks, LocalCluster(directory).brokers))
         racks = {**dict.fromkeys(leaving), **racks}
-        _move(admin, racks, leaving, execute=execute, wait=wait, as_json=as_json)
+        _move(admin, racks, leaving, execute=execute, wait=wait, throttle=throttle, as_json=as_json)
     if execute and wait and not as_json:
         print(f"brokers {leaving} have no replica now: stop them before new topics, or a rebalance, give them some")
 
@@ -72,6 +79,7 @@ def _move(
     *,
     execute: bool,
     wait: bool,
+    throttle: int | None,
     as_json: bool,
 ) -> None:
     changed, plan = plan_rebalance(admin, racks, leaving)
@@ -88,7 +96,7 @@ def _move(
             f"{', '.join(leaderless[:5])}: {counted(len(leaderless), 'partition')} to move without a leader to copy "
             "from: start the brokers that have their replicas first"
         )
-    carry_out(admin, changed, wait=wait, as_json=as_json, extra={**plan, "executed": True})
+    carry_out(admin, changed, wait=wait, as_json=as_json, throttle=throttle, extra={**plan, "executed": True})
 
 
 def show_plan(plan: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kreplog.config import SETTINGS_OF_TOPICS, ReplicationConfig
 from kreplog.core.messages import BrokerConfigs, Configs
 from kreplog.core.setting_values import field_type
+from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
 """Sources of a value in DescribeConfigs."""
@@ -49,8 +50,6 @@ CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
 """Settings that only the cluster-wide default has: the defaults of topics, which the controller applies."""
 
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
-LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
-FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
 _OF_REPLICATION = {
     name: field_type(ReplicationConfig(), name.replace(".", "_"))
     for name in (NUM_REPLICA_FETCHERS, LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)

@@ -1,4 +1,5 @@
-"""The lists of the replicas that a topic throttles as leaders and as followers (KIP-73): texts of PARTITION:BROKER."""
+"""The replicas that a topic throttles as leaders and as followers (KIP-73), as lists of PARTITION:BROKER; and the names
+of the settings for that."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from kreplog.config import TopicConfig
 
 LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
+FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
 
 MAX_LIST_CHARACTERS = 100_000
 """Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""

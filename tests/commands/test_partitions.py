@@ -172,6 +172,43 @@ def test_an_interrupted_reassignment_continues_and_can_be_followed_again(trio: L
     assert outcome.code == 0 and replicas(on_trio, "left") == [[2]]
 
 
+def throttles(run: Kreplog, topic: str, *brokers: int) -> list[dict[str, str]]:
+    """The own settings of a topic and of brokers that have to do with throttles."""
+    configs = [json.loads(run("topic", "describe", topic, "--json").out)["configs"]]
+    configs += [json.loads(run("broker", "describe", "--id", broker, "--json").out)["configs"] for broker in brokers]
+    return [{name: value for name, value in found.items() if "throttled" in name} for found in configs]
+
+
+def test_a_move_is_throttled_until_it_has_ended(on_trio: Kreplog) -> None:
+    """KIP-73: a response has 4 MiB, and none follows within eleven seconds."""
+    leader, follower = "leader.replication.throttled", "follower.replication.throttled"
+    rates = {f"{leader}.rate": "1", f"{follower}.rate": "1"}
+    place(on_trio, "slow", "0", "0")
+    assert on_trio("topic", "alter", "slow", "--config", f"{leader}.replicas=1:0").code == 0
+    on_trio("produce", "slow", "--partition", 0, stdin=(b"x" * 1000 + b"\n") * 20_000)
+    assert on_trio("partition", "reassign", "slow", "0=1,2", "--throttle", 1, "--no-wait").code == 0
+    lists = {f"{leader}.replicas": "1:0,0:0", f"{follower}.replicas": "0:1,0:2"}
+    assert throttles(on_trio, "slow", 0, 1, 2) == [lists, rates, rates, rates]
+    assert moving(on_trio, "slow")[0] == [1, 2]
+    for broker in range(3):
+        faster = (f"--config={name}=1000000000" for name in rates)
+        assert on_trio("broker", "alter", "--id", broker, *faster).code == 0
+    assert on_trio("partition", "reassign").code == 0
+    assert replicas(on_trio, "slow") == [[1, 2], [0]]
+    assert throttles(on_trio, "slow", 0, 1, 2) == [{f"{leader}.replicas": "1:0"}, {}, {}, {}]
+
+
+def test_throttles_are_removed_by_the_command_that_has_set_them(on_trio: Kreplog) -> None:
+    place(on_trio, "throttled", "0", "0")
+    outcome = on_trio("partition", "reassign", "throttled", "0=1", "1=9", "--throttle", 1_000_000)
+    assert outcome.code == 1 and "no brokers here" in outcome.err
+    assert replicas(on_trio, "throttled") == [[1], [0]]
+    assert throttles(on_trio, "throttled", 0, 1, 2) == [{}, {}, {}, {}]
+    for words in (["throttled", "0", "--cancel"], []):
+        refused = on_trio("partition", "reassign", *words, "--throttle", 5)
+        assert (refused.code, "--throttle is for partitions that are given" in refused.err) == (2, True)
+
+
 def test_a_reassignment_that_is_cancelled_elsewhere_is_not_awaited_for_ever(
     trio: LocalCluster, on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,12 +80,14 @@ def test_brokers_are_drained_and_balance_is_restored(four: Path, kreplog: Kreplo
     assert (refused.code, "only 1 brokers stay" in refused.err) == (2, True)
 
     LocalCluster(four).start([0, 3])
-    balanced = run_json(kreplog, "cluster", "rebalance", four, "--execute")
+    balanced = run_json(kreplog, "cluster", "rebalance", four, "--execute", "--throttle", 1_000_000_000)
     assert not balanced["failed"] + balanced["moving"]
     held = replicas_of(kreplog, "kept", four)
     assert Counter(broker for replicas in held for broker in replicas) == {0: 4, 1: 4, 2: 4, 3: 4}
     assert all({0, 1} & set(replicas) and {2, 3} & set(replicas) for replicas in held)
     assert run_json(kreplog, "cluster", "rebalance", four)["moves"] == []
+    throttled = json.loads(kreplog("topic", "describe", "kept", "--json", *where).out)["configs"]
+    assert not [name for name in throttled if "throttled" in name]
     records = kreplog("consume", "kept", "--from-beginning", "-n", 400, *where).out.split()
     assert sorted(map(int, records)) == list(range(400))
     kreplog("topic", "delete", "kept", *where)

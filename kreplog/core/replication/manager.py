@@ -13,13 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from kreplog.config import RACK_AWARE_SELECTOR, ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.dynamic_configs import (
-    FOLLOWER_THROTTLED_RATE,
-    LEADER_THROTTLED_RATE,
-    NUM_REPLICA_FETCHERS,
-    changes_logs,
-    of_replication,
-)
+from kreplog.core.dynamic_configs import NUM_REPLICA_FETCHERS, changes_logs, of_replication
 from kreplog.core.effects import (
     ConfigureBroker,
     ConfigureLog,
@@ -94,7 +88,12 @@ from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, Parti
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.core.replication.role import Role
-from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
+from kreplog.core.throttled_replicas import (
+    FOLLOWER_THROTTLED_RATE,
+    FOLLOWER_THROTTLED_REPLICAS,
+    LEADER_THROTTLED_RATE,
+    LEADER_THROTTLED_REPLICAS,
+)
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, TransactionQuery, TransactionRequest
 from kreplog.errors import (
     ErrorCode,
