@@ -10,12 +10,15 @@ from typing import Any
 
 from kreplog.client.broker_client import BrokerClient
 from kreplog.client.degraded_partitions import degraded_partitions
+from kreplog.client.record_times import RecordAt
 from kreplog.client.replica_rows import replica_rows
 from kreplog.client.replica_states import replica_states
 from kreplog.console.acts import perform
 from kreplog.console.broker_metrics import BrokerMetrics
 from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
-from kreplog.console.cluster_requests import READS, record_field
+from kreplog.console.cluster_requests import READS, group, record_field
+from kreplog.console.lag_history import LagHistory
+from kreplog.console.lag_times import Lacking, LagTimes
 from kreplog.console.parameters import Parameters
 from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
 from kreplog.console.topic_rates import TopicRates
@@ -58,6 +61,7 @@ class ClusterSource:
         self._next_read = 0.0
         self._offsets = ClientThreads(connect, 1, "console-offsets", persistent=True)
         self._rates = TopicRates()
+        self._replica_times, self._group_times, self._lag_history = LagTimes(), LagTimes(), LagHistory()
         self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
 
     async def snapshot(self) -> ClusterSnapshot:
@@ -103,21 +107,51 @@ class ClusterSource:
             if not by_broker.keys() <= clients.admin.live.keys():
                 clients.admin.metadata(())
             states = replica_states(clients.admin, by_broker)
-            return {
+            found = {
                 number: replica_rows(TopicPartition(topic, number), row.leader, row.replicas, row.isr, states)
                 for number, row in rows.items()
             }
+            self._add_lag_times(clients, topic, rows, found)
+            return found
 
         return await self._offsets.run(read)
 
+    def _add_lag_times(
+        self,
+        clients: ThreadClients,
+        topic: str,
+        rows: Mapping[int, PartitionRow],
+        found: Mapping[int, Sequence[dict[str, Any]]],
+    ) -> None:
+        """Add `lag_ms` to each replica, how old the first record is that it lacks, None where that is not known."""
+        lacking = [
+            Lacking(
+                (TopicPartition(topic, number), replica["broker"]),
+                rows[number].leader,
+                RecordAt(TopicPartition(topic, number), replica["log_end_offset"]),
+            )
+            for number, replicas in found.items()
+            for replica in replicas
+            if replica["lag"] and replica["state"] == "lagging"
+        ]
+        lags_ms = self._replica_times.read(clients, lacking)
+        for number, replicas in found.items():
+            for replica in replicas:
+                known = lags_ms.get((TopicPartition(topic, number), replica["broker"]))
+                replica["lag_ms"] = 0 if replica["lag"] == 0 else known
+
     async def read(self, name: str, parameters: Parameters) -> dict[str, Any]:
-        """The metrics, the rates of topics, or the result of READS[name]. Raises UsageError for another name, and as
-        the function."""
+        """The metrics, the rates of topics, a group, or the result of READS[name]. Raises UsageError for another name,
+        and as the function."""
         if name == "metrics":
             return await self._metrics.read()
         if name == "topic-rates":
             topics = self._metadata.topics
             return await self._offsets.run(lambda clients: self._rates.read(clients, topics))
+        if name == "group":
+            return await self._requests.run(
+                lambda clients: group(clients, parameters, self._group_times, self._lag_history)
+            )
         function = READS.get(name)
         if function is None:
             raise UsageError(f"a cluster has no {name!r} to show")

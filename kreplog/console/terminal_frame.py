@@ -218,7 +218,7 @@ def _partitions(facts: Facts, topic: str) -> Listing:
         leader = next((each for each in replicas if each["broker"] == row.leader), {})
         out_of_sync = [broker for broker in row.replicas if broker not in row.isr]
         behind = [
-            f"{each['broker']} {each['state']}" + (f" by {each['lag']:,}" if each["lag"] else "")
+            f"{each['broker']} {each['state']}" + _behind(each)
             for each in replicas
             if each["lag"] or each["state"] not in ("leader", "in sync")
         ]
@@ -249,13 +249,14 @@ def _groups(facts: Facts) -> Listing:
                 group.get("state", UNKNOWN),
                 _count(len(group["members"]) if "members" in group else None),
                 _lag(group.get("known_lag"), group.get("lag_unknown", 0) > 0),
+                _duration(group.get("lag_ms")),
                 group.get("error") or _unknown_lag(group.get("lag_unknown", 0)),
             ),
             "error" in group,
         )
         for name, group in groups
     ]
-    return Listing("groups", ("<group", "<state", "members", "lag", "<"), rows)
+    return Listing("groups", ("<group", "<state", "members", "lag", "in time", "<"), rows)
 
 
 def _offsets(facts: Facts, group: str) -> Listing:
@@ -272,12 +273,13 @@ def _offsets(facts: Facts, group: str) -> Listing:
                 _count(each["offset"]),
                 _count(each["log_end_offset"]),
                 _count(each["lag"]),
+                _duration(each.get("lag_ms")),
                 each["member_id"] or "",
             ),
         )
         for each in offsets
     ]
-    return Listing(f"group {group}", ("<topic", "partition", "offset", "log end", "lag", "<member"), rows)
+    return Listing(f"group {group}", ("<topic", "partition", "offset", "log end", "lag", "in time", "<member"), rows)
 
 
 def _table(shown: Listing, rows: Sequence[Row], selected: int | None, width: int) -> Table:
@@ -323,6 +325,24 @@ def _keys(selection: Selection, index: int, rows: int) -> Text:
 
 def _count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def _behind(replica: Mapping[str, Any]) -> str:
+    if not replica["lag"]:
+        return ""
+    time = replica.get("lag_ms")
+    return f" by {replica['lag']:,}" + (f", {_duration(time)}" if time else "")
+
+
+def _duration(ms: int | None) -> str:
+    if ms is None:
+        return UNKNOWN
+    if ms < 1000:
+        return f"{ms} ms"
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms // 1000} s"
 
 
 def _lag(known: int | None, at_least: bool) -> str:

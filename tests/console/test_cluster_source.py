@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,14 @@ from kafka import KafkaProducer
 from kreplog.cli import main
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.broker_client import BrokerClient
+from kreplog.client.replica_states import replica_states
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, bootstrap_servers
+from kreplog.console import cluster_source
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
 from kreplog.errors import CoordinationError, UsageError
+from kreplog.types import TopicPartition
 from tests.console.served import WITHIN_S, Console, serving
 from tests.integration import clusters
 
@@ -86,6 +90,31 @@ def test_the_snapshot_and_the_offsets_of_replicas(cluster: LocalCluster) -> None
         replicas = await source.replicas("events", rows)
         assert {each["log_end_offset"] for each in replicas[0]} == {10}
         assert [each["state"] for each in replicas[0]].count("leader") == 1
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_how_long_a_replica_lags(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    at, lacked_ms = TopicPartition("events", 0), 4001
+
+    async def run() -> None:
+        source = source_of(cluster)
+        row = (await source.snapshot()).topics["events"].partitions[0]
+        behind, other = (broker for broker in row.replicas if broker != row.leader)
+
+        def states(*arguments: Any) -> Any:
+            found = replica_states(*arguments)
+            found[behind][at] = replace(found[behind][at], log_end_offset=4)
+            return found
+
+        monkeypatch.setattr(cluster_source, "replica_states", states)
+        before_ms = time.time_ns() // 1_000_000
+        replicas = (await source.replicas("events", {0: row._replace(isr=(row.leader, other))}))[0]
+        found = {replica["broker"]: (replica["lag"], replica["lag_ms"]) for replica in replicas}
+        lag, lag_ms = found.pop(behind)
+        assert lag == 6 and 0 <= lag_ms + lacked_ms - before_ms < 1000 * WITHIN_S
+        assert set(found.values()) == {(0, 0)}
         await source.close()
 
     asyncio.run(run())
@@ -213,6 +242,11 @@ def test_groups_and_their_reset(cluster: LocalCluster, console: Console) -> None
     assert get(console, "group", group="g")["state"] == "Empty"
     before = lag_of(console, "g")
     assert before > 0
+    before_ms = time.time_ns() // 1_000_000
+    facts = get(console, "group", group="g", history="")
+    ages = {row["partition"]: row["lag_ms"] for row in facts["offsets"]}
+    assert 0 <= ages[0] + 4001 - before_ms < 1000 * WITHIN_S and facts["lag_ms"] == ages[0]
+    assert facts["history"]["lags"]["all"][-1] == before
     assert "no group 'missing'" in get(console, "group", group="missing")["error"]
     prepared = act(console, "reset-offsets", None, group="g", to="latest")
     assert "→ 10" in prepared["text"] and prepared["name"] == "g"

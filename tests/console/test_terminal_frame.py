@@ -31,14 +31,31 @@ GROUP: dict[str, Any] = {
     "lag": None,
     "known_lag": 1200,
     "lag_unknown": 1,
+    "lag_ms": 62_000,
     "offsets": [
-        {"topic": "busy", "partition": 0, "offset": 800, "log_end_offset": 2000, "lag": 1200, "member_id": "m-1"},
+        {
+            "topic": "busy",
+            "partition": 0,
+            "offset": 800,
+            "log_end_offset": 2000,
+            "lag": 1200,
+            "lag_ms": 62_000,
+            "member_id": "m-1",
+        },
         {"topic": "idle", "partition": 0, "offset": None, "log_end_offset": 4, "lag": None, "member_id": None},
     ],
 }
 REPLICAS = [
     {"broker": 0, "state": "leader", "log_start_offset": 0, "high_watermark": 90, "log_end_offset": 100, "lag": 0},
-    {"broker": 2, "state": "lagging", "log_start_offset": 0, "high_watermark": 60, "log_end_offset": 60, "lag": 40},
+    {
+        "broker": 2,
+        "state": "lagging",
+        "log_start_offset": 0,
+        "high_watermark": 60,
+        "log_end_offset": 60,
+        "lag": 40,
+        "lag_ms": 9_400,
+    },
 ]
 EXPECTED_TOPICS = """\
 kreplog top  12:03:07Z  controller 1 of epoch 5
@@ -56,18 +73,18 @@ id address        state        in/s out/s produce   pause  cpu out of sync
 1 of 3  topics  up down: select  enter: open  tab: groups  q: quit"""
 EXPECTED_PARTITIONS = """\
    partition  leader  epoch  replicas  ISR  start  HW  log end  behind
->          1       0      7  0,2       0        0  90      100  2 lagging by 40
+>          1       0      7  0,2       0        0  90      100  2 lagging by 40, 9 s
            0       0      3  0,1       0,1      -   -        -
 1 of 2  topic behind  up down: select  esc: back  q: quit"""
 EXPECTED_OFFSETS = """\
-   topic  partition  offset  log end    lag  member
->  busy           0     800    2,000  1,200  m-1
-   idle           0       -        4      -
+   topic  partition  offset  log end    lag  in time  member
+>  busy           0     800    2,000  1,200  1.0 min  m-1
+   idle           0       -        4      -        -
 1 of 2  group readers  up down: select  esc: back  q: quit"""
 EXPECTED_GROUPS = """\
-   group    state   members      lag
->  readers  Stable        2  >=1,200  lag of 1 partition unknown
-   denied   -             -        -  no ACL allows it
+   group    state   members      lag  in time
+>  readers  Stable        2  >=1,200  1.0 min  lag of 1 partition unknown
+   denied   -             -        -        -  no ACL allows it
 1 of 2  groups  up down: select  enter: open  tab: topics  q: quit"""
 
 

@@ -5,6 +5,7 @@ import { get } from "./live.js";
 import { chart } from "./chart.js";
 
 const EVERY_MS = 2000;
+const POINTS = 150;
 const milliseconds = (seconds) => `${(1000 * seconds).toFixed(1)} ms`;
 
 // Each: title, format, and the name of the figure.
@@ -22,7 +23,7 @@ export function brokerCharts() {
   const made = CHARTS.map(([title, format]) => chart(title, format));
   const box = el("div", { class: "charts" }, made.map((each) => each.element));
   const element = el("section", { hidden: true }, el("h2", {}, "Traffic and times"), note, box);
-  let drawnMs = 0;
+  const reads = [];
   let left = false;
   let timer = null;
 
@@ -33,10 +34,12 @@ export function brokerCharts() {
       element.hidden = ids.length === 0;
       const failed = ids.filter((id) => found.brokers[id].error).map((id) => `broker ${id}: ${found.brokers[id].error}`);
       setText(note, failed.join("; "));
-      if (found.time_ms > drawnMs) {
-        CHARTS.forEach(([, , figure], index) => made[index].add(Object.fromEntries(
-          ids.map((id) => [id, found.brokers[id][figure] ?? null]))));
-        drawnMs = found.time_ms;
+      if (found.time_ms > (reads.at(-1)?.time_ms ?? 0)) {
+        reads.push(found);
+        reads.splice(0, reads.length - POINTS);
+        const times = reads.map((read) => read.time_ms);
+        CHARTS.forEach(([, , figure], index) => made[index].draw(times, Object.fromEntries(
+          ids.map((id) => [id, reads.map((read) => read.brokers[id]?.[figure] ?? null)]))));
       }
     } catch (error) {
       setText(note, error.message);

@@ -28,6 +28,18 @@ export function bytes(value) {
   return `${value.toFixed(unit && value < 100 ? 1 : 0)} ${units[unit]}`;
 }
 
+// A time span: the two units that matter.
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const seconds = Math.floor(ms / 1000);
+  const first = units.findIndex(([, size]) => seconds >= size);
+  const [[name, size], next] = [units[first], units[first + 1]];
+  const rest = next ? Math.floor((seconds % size) / next[1]) : 0;
+  return `${Math.floor(seconds / size)} ${name}${rest ? ` ${rest} ${next[0]}` : ""}`;
+}
+
 export function clock(timeMs) {
   const text = new Date(timeMs).toISOString();
   return `${text.slice(11, 23)}Z`;

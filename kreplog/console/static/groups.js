@@ -1,8 +1,9 @@
 // Consumer groups, and of one its members, what is assigned to them, and the lag of each partition.
 
-import { el, link, number, row, table, setText } from "./dom.js";
+import { duration, el, link, number, row, table, setText } from "./dom.js";
 import { get, state } from "./live.js";
 import { act } from "./acts.js";
+import { chart } from "./chart.js";
 
 const REFRESH_MS = 2000;
 
@@ -13,6 +14,7 @@ export function groupsView(main, [group]) {
   let timer = null;
   let left = false;
   let groups = null;
+  const history = chart("Lag, of all partitions and of those with most", number);
   main.append(el("h1", {}, group === undefined ? "Groups" : group), group === undefined ? filter : "", note, found);
 
   async function refresh() {
@@ -21,7 +23,7 @@ export function groupsView(main, [group]) {
         groups = (await get("/api/groups")).groups;
         if (!left) render();
       } else {
-        const facts = await get("/api/group", { group });
+        const facts = await get("/api/group", { group, history: "" });
         if (!left) showGroup(facts);
       }
       setText(note, "");
@@ -39,14 +41,16 @@ export function groupsView(main, [group]) {
   }
 
   function showGroup(facts) {
+    history.draw(facts.history.times_ms, facts.history.lags);
     found.replaceChildren(
       el("p", {}, `${facts.state}${facts.protocol ? `, ${facts.protocol}` : ""}${facts.epoch === null ? "" : `, epoch ${facts.epoch}`}, `
-        + `coordinator ${facts.coordinator}, lag ${lagText(facts)}`),
+        + `coordinator ${facts.coordinator}, lag ${lagText(facts)}${facts.lag_ms ? `, the oldest record of it ${duration(facts.lag_ms)} old` : ""}`),
+      history.element,
       table(["member", "instance", "client", "host", "partitions"], facts.members.map((member) => row(
         member.member_id, member.instance_id ?? "–", member.client_id, member.host, member.partitions.join(", ") || "none")), "Members"),
-      table(["topic", "partition", "committed", "log end", "lag", "member"], facts.offsets.map((each) => row(
+      table(["topic", "partition", "committed", "log end", "lag", "lag in time", "member"], facts.offsets.map((each) => row(
         link(each.topic, "topic", each.topic), String(each.partition), number(each.offset), number(each.log_end_offset),
-        el("span", { class: each.lag ? "bad" : "" }, number(each.lag)), each.member_id ?? "–")), "Offsets"));
+        el("span", { class: each.lag ? "bad" : "" }, number(each.lag)), duration(each.lag_ms), each.member_id ?? "–")), "Offsets"));
   }
 
   const changes = el("div", {});

@@ -1,6 +1,6 @@
 // A topic: its partitions, and of those in view each replica from log start over high watermark to log end.
 
-import { bytes, el, link, number, setText } from "./dom.js";
+import { bytes, duration, el, link, number, setText } from "./dom.js";
 import { get, lookAt, state } from "./live.js";
 import { events } from "./events.js";
 import { virtualList } from "./virtual_list.js";
@@ -112,7 +112,8 @@ function fillReplica(box, replica, [low, high], perSecond, size, leaderSize) {
   bar.children[1].style.width = `${end - watermark}%`;
   box.dataset.state = replica.state;
   const behind = leaderSize > size ? ` (${bytes(leaderSize - size)})` : "";
-  const lag = replica.lag ? ` lag ${number(replica.lag)}${behind}` : "";
+  const since = replica.lag_ms ? `, ${duration(replica.lag_ms)}` : "";
+  const lag = replica.lag ? ` lag ${number(replica.lag)}${behind}${since}` : "";
   const speed = perSecond ? ` +${number(Math.round(perSecond))}/s` : "";
   setText(text, known ? `${number(replica.log_end_offset)}${lag}${speed}` : replica.state);
   box.title = known
