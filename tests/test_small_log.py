@@ -8,16 +8,19 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kreplog
+from kreplog import file_systems
 from kreplog._native.crc32c import crc32c
 from kreplog._native.partition_metadata import write_topic_id
 from kreplog._native.published import published_offsets
-from kreplog.errors import KreplogError, ResourceExhaustedError
+from kreplog.errors import KreplogError, NetworkFileSystemWarning, ResourceExhaustedError
+from kreplog.file_systems import parse_mount
 from kreplog.small_log import SmallLog, open_to_plan
 from kreplog.types import TopicPartition
 from tests.faults.forked import result_of
@@ -27,6 +30,8 @@ from tests.reference import sent
 PARTITION = TopicPartition("t", 0)
 SMALL_BYTES = 2000
 ROLLING = kreplog.LogConfig(segment_bytes=300)
+NFS, TMPFS = 0x6969, 0x0102_1994
+MOUNTED_BY_NFS = "412 29 0:52 / /mnt rw,relatime shared:230 - nfs4 server:/ rw,vers=4.2,local_lock=none"
 FIRST = "00000000000000000000.log"
 SLOTS = (128, 256)
 POSITION = struct.Struct("<Q8q4BIi")  # state.pxd
@@ -220,6 +225,23 @@ def test_a_user_who_may_not_read_a_file(folder: Path, closed: str) -> None:
         return compare(path)
 
     assert result_of(small_to_another_user) == (closed == "../replication-offset-checkpoint")
+
+
+@pytest.mark.parametrize(("disk", "kind", "opened"), [(0, NFS, True), (0, TMPFS, False), (8, NFS, False)])
+def test_on_a_network_mount_the_log_is_opened_and_its_reader_warned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: int, kind: int, opened: bool
+) -> None:
+    """A file system with a disk's device number is no mount of a network."""
+    path = tmp_path / "t-0"
+    append(path, b"a")
+    expected = seen(lambda: kreplog.Log.open(path, read_only=True))
+    monkeypatch.setattr(os, "major", lambda _device: disk)
+    monkeypatch.setattr(file_systems, "file_system_type", lambda _path: kind)
+    monkeypatch.setattr(file_systems, "_mount_of", lambda _path: parse_mount(MOUNTED_BY_NFS))
+    warned = pytest.warns(NetworkFileSystemWarning, match="is on nfs4") if opened else nullcontext()
+    with warned, open_to_plan(str(path), PARTITION, SMALL_BYTES) as log:
+        assert isinstance(log, kreplog.Log if opened else SmallLog)
+        assert facts(log) == expected
 
 
 def test_a_log_that_is_being_cut_is_opened(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import random
 import shutil
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import kreplog
-from kreplog.errors import UsageError
+from kreplog import file_systems
+from kreplog.errors import NetworkFileSystemWarning, UsageError
+from kreplog.file_systems import Mount
 from pyspark_kreplog import plan as planning
 from pyspark_kreplog.log_directory import subscribed_partitions
 from pyspark_kreplog.options import parse_batch as parse
@@ -313,3 +316,14 @@ def test_small_logs_are_planned_without_being_opened(data: Path, monkeypatch: py
     assert opened == ["t-1"]
     assert planned(data, startingTimestamp=str(DAY + 3)) == [("t-0", 3, 100), ("t-1", 3, 10)]
     assert opened == ["t-1", "t-0", "t-1"]
+
+
+def test_logs_on_a_network_mount_are_opened_for_their_plan(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another host appends is seen late there, which small logs that are not opened would not say."""
+    monkeypatch.setattr(os, "major", lambda _device: 0)
+    monkeypatch.setattr(file_systems, "file_system_type", lambda _path: 0x6969)  # NFS
+    monkeypatch.setattr(file_systems, "_mount_of", lambda _path: Mount("nfs4", frozenset()))
+    with pytest.warns(NetworkFileSystemWarning) as warned:
+        assert planned(data, subscribe="t,u") == ALL
+    named = [str(warning.message).partition(" is on nfs4")[0] for warning in warned]
+    assert named == [str(data / name) for name in ("t-0", "t-1", "u-0")]
