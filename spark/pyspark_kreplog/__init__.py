@@ -9,9 +9,9 @@ from pyspark_kreplog.session import session
 __all__ = ["session"]
 
 try:
-    from pyspark_kreplog.explain import explain
+    from pyspark_kreplog.explain import explain, explain_write
     from pyspark_kreplog.source import KreplogDataSource as DefaultSource
 except ImportError:
     pass
 else:
-    __all__ += ["DefaultSource", "explain"]
+    __all__ += ["DefaultSource", "explain", "explain_write"]

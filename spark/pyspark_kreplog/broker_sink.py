@@ -55,11 +55,6 @@ class BrokerSink:
         options = self._options
         with explained(options):
             require_topic(options)
-        _log.info(
-            "rows are written to the cluster at %s at least once: a task or a stream's batch that runs again writes "
-            "its rows again",
-            options.bootstrap,
-        )
 
     def write(self, job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> Sent:
         """Raises UsageError for a row that cannot be written, and KreplogError, naming the partition, for what the

@@ -1,4 +1,4 @@
-"""The plan of a batch read as text: which tasks there are, and where each finds its records.
+"""Plans as text: which tasks a batch read has and where each finds its records; how often a write's rows are there.
 
 Spark's own explain() cannot show it: of a Python source PySpark 4.3 prints the name alone.
 """
@@ -12,6 +12,7 @@ from kreplog.types import TopicPartition
 from pyspark_kreplog import network, short_circuit
 from pyspark_kreplog.options import parse_batch
 from pyspark_kreplog.plan import Task, plan
+from pyspark_kreplog.sink_options import SinkOptions, parse_sink
 
 
 def explain(options: Mapping[str, str], cores: int | None = None) -> str:
@@ -27,6 +28,23 @@ def explain(options: Mapping[str, str], cores: int | None = None) -> str:
     if checked.bootstrap is not None:
         hosts = network.replica_hosts(checked.bootstrap, {task.topic for task in tasks}, checked.consumer)
     return "\n".join(f"{task.topic_partition} [{task.start}, {task.stop}): {_origin(task, hosts)}" for task in tasks)
+
+
+def explain_write(options: Mapping[str, str]) -> str:
+    """Where df.write and df.writeStream write with these options, and how often a row is there after failures. Nothing
+    is opened and no broker connected to. Raises UsageError as save() does."""
+    checked = parse_sink(options)
+    if isinstance(checked, SinkOptions):
+        return f"logs in {checked.path}: exactly once; all rows of a write or none, each batch of a stream once"
+    if checked.transactional_id is None:
+        return (
+            f"leaders of the cluster at {checked.bootstrap}: at least once; a task, and a batch of a stream, that runs "
+            "again writes its rows again"
+        )
+    return (
+        f"the cluster at {checked.bootstrap}, in transactions of {checked.transactional_id}: exactly once for readers "
+        "with isolation.level=read_committed; all rows of a write or none, each batch of a stream once"
+    )
 
 
 def _origin(task: Task, hosts: Mapping[TopicPartition, network.ReplicaHosts]) -> str:

@@ -20,6 +20,7 @@ from kreplog.client.consumer import Consumer
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import KreplogError, UsageError
 from kreplog.types import TopicPartition
+from pyspark_kreplog import explain_write
 from pyspark_kreplog.broker_sink import BrokerSink
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions, SinkOptions, parse_sink
@@ -284,6 +285,20 @@ def test_options_without_effect_are_named_once(caplog: pytest.LogCaptureFixture)
     of_acks, of_others = (record.getMessage() for record in caplog.records)
     assert "waits for all in-sync replicas" in of_acks
     assert of_others.endswith(": kafka.linger.ms, kafka.retries, numpartitions")
+
+
+@pytest.mark.parametrize(
+    ("options", "to", "times"),
+    [
+        ({"path": "/data"}, "logs in /data: ", "exactly once"),
+        ({}, "leaders of the cluster at h:1: ", "at least once"),
+        ({"kafka.transactional.id": "mine"}, "the cluster at h:1, in transactions of mine: ", "exactly once"),
+    ],
+)
+def test_explain_says_how_often_rows_are_written(options: dict[str, str], to: str, times: str) -> None:
+    assert explain_write({"kafka.bootstrap.servers": "h:1", "topic": "t", **options}).startswith(to + times)
+    with pytest.raises(UsageError, match="option 'topic'"):
+        explain_write({"kafka.bootstrap.servers": "h:1", "topic": "a b", **options})
 
 
 def test_a_path_wins(tmp_path: Path) -> None:
