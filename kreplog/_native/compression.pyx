@@ -41,6 +41,10 @@ cdef int _LZ4_ACCELERATION = 2  # 14 % faster on random JSON and the same on fli
 cdef Py_ssize_t _ZSTD_BLOCK = 128 * 1024
 cdef Py_ssize_t _PIECE_BYTES = 4 << 20  # of what one call of a package makes that copies it while other threads wait
 cdef Py_ssize_t _PIECE_BLOCKS = _PIECE_BYTES // _SNAPPY_BLOCK
+cdef list _zstd_compressors = []  # idle ones: to make one takes longer than to decompress 16 KiB
+cdef list _zstd_decompressors = []
+cdef Py_ssize_t _MAX_IDLE = 4
+cdef Py_ssize_t _MAX_IDLE_BYTES = 4 << 20  # of each; a frame may ask for a window of 128 MiB
 
 
 cpdef bytes compress(int codec, data):
@@ -63,8 +67,30 @@ cdef list compressed_pieces(int codec, data):
     if codec == SNAPPY:
         return _snappy_compress(view)
     if codec == ZSTD:
-        return [_package("zstandard", "zstd").ZstdCompressor().compress(view)]
+        return [_zstd_compress(view)]
     raise _unknown(codec)
+
+
+cdef bytes _zstd_compress(view):
+    compressor = _idle(_zstd_compressors, _package("zstandard", "zstd").ZstdCompressor)
+    out = compressor.compress(view)
+    _put_idle(_zstd_compressors, compressor)
+    return out
+
+
+cdef object _idle(list idle, make):
+    """One of `idle`, which one thread at a time may use, or a new one."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return make()
+
+
+cdef int _put_idle(list idle, worker) except -1:
+    """For the next caller, unless there are enough or it holds much memory."""
+    if len(idle) < _MAX_IDLE and worker.memory_size() <= _MAX_IDLE_BYTES:
+        idle.append(worker)
+    return 0
 
 
 cdef list _lz4_compress(view):
@@ -290,12 +316,14 @@ cdef bytes _zstd_decompress(view, Py_ssize_t max_size):
     if claimed > max_size:
         _refuse("zstd", max_size)
     module = _package("zstandard", "zstd")
+    decompressor = _idle(_zstd_decompressors, module.ZstdDecompressor)
     try:
-        out = module.ZstdDecompressor().decompress(view, max_output_size=max(1, min(bound, max_size)))
+        out = decompressor.decompress(view, max_output_size=max(1, min(bound, max_size)))
     except module.ZstdError as error:
         if bound > max_size:
             _refuse("zstd", max_size, str(error))
         raise _corrupt("zstd", str(error)) from None
+    _put_idle(_zstd_decompressors, decompressor)
     if len(out) > max_size:
         _refuse("zstd", max_size)
     return out

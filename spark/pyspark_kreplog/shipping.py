@@ -13,6 +13,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 import kreplog
+from pyspark_kreplog import worker_memory
 
 dumps: Callable[[object], bytes] = cloudpickle.dumps
 """As Spark pickles what it sends to workers."""
@@ -22,7 +23,9 @@ class Shipped:
     """Base of readers and writers. Pickled by `dumps` alone: plain pickle does not take code."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
-        return _unpack, (kreplog.__version__, dumps((type(self), self.__dict__)))
+        pickled = _unpack, (kreplog.__version__, dumps((type(self), self.__dict__)))
+        worker_memory.freeze_modules()
+        return pickled
 
 
 def _unpack(version: str, content: bytes) -> Any:
@@ -36,7 +39,7 @@ def _unpack(version: str, content: bytes) -> Any:
     )
     try:
         import kreplog
-        import pyspark_kreplog  # noqa: F401  # unused: whether it can be imported is the question
+        from pyspark_kreplog import worker_memory
     except ImportError as error:
         raise ImportError(f"kreplog cannot be imported by this Spark worker ({error}): {remedy}") from None
     if kreplog.__version__ != version:
@@ -44,6 +47,7 @@ def _unpack(version: str, content: bytes) -> Any:
     cls, state = pickle.loads(content)
     made = object.__new__(cls)
     made.__dict__.update(state)
+    worker_memory.freeze_modules()
     return made
 
 

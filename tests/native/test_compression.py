@@ -2,11 +2,15 @@
 
 import contextlib
 import random
+import resource
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import lz4.frame
 import pytest
@@ -124,6 +128,40 @@ def test_zstd_frames_of_other_writers(data: bytes, sized: bool, checksum: bool) 
     assert decompress(ZSTD, whole.compress(data), len(data)) == data
     stream = whole.compressobj()
     assert decompress(ZSTD, stream.compress(data) + stream.flush(), len(data)) == data
+
+
+def test_threads_at_once(codec: int) -> None:
+    """More than there are idle compressors; some frames are damaged."""
+    blocks = [PLAIN[at : at + 30_000] for at in range(0, 48_000, 3_000)]
+    start = threading.Barrier(len(blocks))
+
+    def work(data: bytes) -> bool:
+        start.wait()
+        same = True
+        for _ in range(20):
+            packed = compress(codec, data)
+            with contextlib.suppress(CorruptBatchError):
+                decompress(codec, packed[:-1], len(data))
+            same = same and decompress(codec, packed, len(data)) == data
+        return same
+
+    with ThreadPoolExecutor(len(blocks)) as threads:
+        assert all(threads.map(work, blocks))
+
+
+def test_memory_of_a_large_zstd_window_is_given_back() -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=26, write_content_size=False)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    packed = writer.compress(bytes(1000)) + writer.flush()
+    decompress(ZSTD, compress(ZSTD, b"loads the package"), 1000)
+    before = _mapped_bytes()
+    for _ in range(8):
+        assert decompress(ZSTD, packed, 1000) == bytes(1000)
+    assert _mapped_bytes() - before < 32 << 20, "a window of 64 MiB stays"
+
+
+def _mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize("codec", FRAMED)
