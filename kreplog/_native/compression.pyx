@@ -44,7 +44,7 @@ cdef Py_ssize_t _PIECE_BLOCKS = _PIECE_BYTES // _SNAPPY_BLOCK
 cdef list _zstd_compressors = []  # idle ones: to make one takes longer than to decompress 16 KiB
 cdef list _zstd_decompressors = []
 cdef Py_ssize_t _MAX_IDLE = 4
-cdef Py_ssize_t _MAX_IDLE_BYTES = 4 << 20  # of each; a frame may ask for a window of 128 MiB
+cdef Py_ssize_t _MAX_IDLE_BYTES = 4 << 20  # of each; a frame may have a window of 128 MiB
 
 
 cpdef bytes compress(int codec, data):
