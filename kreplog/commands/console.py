@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.state_change_log import StateChangeLogs
 from kreplog.commands.connecting import bootstrap_servers
 from kreplog.commands.options import App, Bootstrap, CommandConfig, OptionalDir
 from kreplog.errors import UsageError
@@ -100,7 +101,8 @@ def cluster_source(cluster: Path | None, bootstrap: str | None, command_config: 
         return ClusterSource(connect, ["--bootstrap", bootstrap, *config])
     local = LocalCluster(cluster or "")
     words = ["--cluster", str(local.directory), *config]
-    return ClusterSource(connect, words, _metrics(local), local.controller_epoch)
+    logs = StateChangeLogs({broker: local.home(broker) / "logs" for broker in local.brokers})
+    return ClusterSource(connect, words, _metrics(local), local.controller_epoch, logs.read)
 
 
 def _metrics(cluster: LocalCluster) -> dict[int, str]:

@@ -38,7 +38,7 @@ PROBE_WAIT_S = 0.2
 class ClusterSource:
     """A running cluster. connect: as of ClientThreads. cluster_words: the options of a command that name the cluster.
     metrics: host:port where brokers serve metrics, by id. controller_epoch: reads it, as the coordination store has it;
-    for clusters on this host."""
+    for clusters on this host, as is state_changes: reads the lines of state-change logs that a page requests."""
 
     views = ("cluster", "records", "groups", "settings")
 
@@ -48,10 +48,12 @@ class ClusterSource:
         cluster_words: Sequence[str],
         metrics: Mapping[int, str] | None = None,
         controller_epoch: Callable[[], int] | None = None,
+        state_changes: Callable[[Parameters], dict[str, Any]] | None = None,
     ) -> None:
         self._cluster_words = cluster_words
         self._metrics = BrokerMetrics(metrics or {})
         self._controller_epoch = controller_epoch
+        self._state_changes = state_changes
         self._elected: tuple[int, int | None] = (-1, None)
         self._watcher = ClientThreads(connect, 1, "console-watch", persistent=True)
         self._prober = ClientThreads(connect, 1, "console-probe", persistent=True)
@@ -148,6 +150,8 @@ class ClusterSource:
         if name == "topic-rates":
             topics = self._metadata.topics
             return await self._offsets.run(lambda clients: self._rates.read(clients, topics))
+        if name == "state-changes" and self._state_changes is not None:
+            return await asyncio.to_thread(self._state_changes, parameters)
         if name == "group":
             return await self._requests.run(
                 lambda clients: group(clients, parameters, self._group_times, self._lag_history)

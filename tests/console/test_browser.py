@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from kreplog import Log
+from kreplog.cluster.state_change_log import StateChangeLogs
 from kreplog.commands.connecting import bootstrap_servers
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
@@ -104,7 +105,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def source_of(cluster: LocalCluster) -> ClusterSource:
     return ClusterSource(
-        partial(bootstrap_servers, cluster.directory, None, None), ["--cluster", str(cluster.directory)]
+        partial(bootstrap_servers, cluster.directory, None, None),
+        ["--cluster", str(cluster.directory)],
+        state_changes=StateChangeLogs({broker: cluster.home(broker) / "logs" for broker in cluster.brokers}).read,
     )
 
 
@@ -125,6 +128,15 @@ def test_a_broker_that_is_killed_while_one_looks(
         sees(other, "ISR shrinks", ".events")
         sees(page, "broker 2 is not running", "#health")
         sees(page, "broker 2 is gone", ".events")
+        form = page.locator("form", has=page.get_by_label("Kind of lines"))
+        form.get_by_label("Partition of lines").fill("events-0")
+        form.get_by_label("Kind of lines").select_option("LeaderAndIsr")
+        form.get_by_role("button", name="Show").click()
+        lines = page.get_by_label("State changes, newest first")
+        lines.locator("li", has_text="events-0, LeaderAndIsr applied").first.wait_for()
+        form.get_by_label("Text of lines").fill("nowhere")
+        form.get_by_role("button", name="Show").click()
+        sees(page, "no such lines")
         elsewhere(lambda: cluster.wait_until_gone(2))
         elsewhere(lambda: cluster.start([2]))
         sees(page, "Healthy: 3 brokers")

@@ -5,6 +5,7 @@ import { state } from "./live.js";
 import { brokerCharts } from "./charts.js";
 import { events } from "./events.js";
 import { act } from "./acts.js";
+import { stateChanges } from "./state_changes.js";
 
 export function clusterView(main) {
   const health = el("ul", { class: "problems" });
@@ -15,7 +16,8 @@ export function clusterView(main) {
   const list = events(null);
   const figures = el("div", {});
   let charts = null;
-  main.append(el("h1", {}, "Cluster"), health, brokers, figures, el("h2", {}, "Topics"), filter, topics, changes, list.element);
+  main.append(el("h1", {}, "Cluster"), health, brokers, figures, el("h2", {}, "Topics"), filter, topics, changes, list.element,
+    stateChanges().element);
   let shown = null;
 
   function update() {
