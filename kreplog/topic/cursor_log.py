@@ -100,11 +100,15 @@ class CursorLog:
             return _committed_in(log, topic).get(name, {})
 
     def read_all(self, topic: str) -> dict[str, Committed]:
-        """The same of all cursors by name, and of a broker's consumer groups; takes no lock. Raises StorageError."""
+        """The same of all cursors by name, and of a broker's consumer groups; takes no lock. A partition without a
+        segment, which a loss of power may leave of a new one, has no committed offsets. Raises StorageError."""
         found: dict[str, Committed] = {}
         for name in sorted(names_in(self._folder)):
             if name.startswith(OFFSETS_TOPIC + "-") and name[len(OFFSETS_TOPIC) + 1 :].isdigit():
-                with PartitionLog.open(os.path.join(self._folder, name), read_only=True) as log:
+                path = os.path.join(self._folder, name)
+                if not any(file.endswith(".log") for file in names_in(path)):
+                    continue
+                with PartitionLog.open(path, read_only=True) as log:
                     found |= _committed_in(log, topic)
         return dict(sorted(found.items()))
 

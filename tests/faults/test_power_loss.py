@@ -71,7 +71,7 @@ def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figur
 def test_power_loss_beside_hundreds_of_compactions(
     folder: Path, shim: Path, kind: str, figure: Callable[[str], None]
 ) -> None:
-    compactions(folder, shim, kind, 1000, 300, figure)
+    compactions(folder, shim, kind, 1000, 450, figure)
 
 
 def brokers(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
@@ -105,7 +105,27 @@ def test_power_loss_of_work_queues(folder: Path, shim: Path, figure: Callable[[s
 
 @pytest.mark.long
 def test_power_loss_of_hundreds_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    work_queues(folder, shim, 1000, 75, figure)
+    work_queues(folder, shim, 1000, 250, figure)
+
+
+def cursors(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    output = run_driver("cursor_power_loss", folder, kind, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds and int(match[3]) >= 2 * seeds, output
+    figure(match[0])
+
+
+@pytest.mark.parametrize("kind", ["cursor", "group"])
+def test_power_loss_of_cursors(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
+    """A committed offset is neither before a durable commit nor one that nobody committed, and what is read on from it
+    is what was not read."""
+    cursors(folder, shim, kind, 0, 4, figure)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["cursor", "group"])
+def test_power_loss_of_hundreds_of_cursors(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
+    cursors(folder, shim, kind, 1000, 300, figure)
 
 
 def schemas(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
@@ -141,7 +161,7 @@ def test_power_loss_of_tables(folder: Path, shim: Path, figure: Callable[[str], 
 
 @pytest.mark.long
 def test_power_loss_of_hundreds_of_tables(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    tables(folder, shim, 1000, 200, figure)
+    tables(folder, shim, 1000, 300, figure)
 
 
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:

@@ -44,13 +44,14 @@ def append_and_follow(path: Path, seed: int, pipe: int) -> None:
             acknowledge(pipe, done, done)
 
 
-def test_killed_while_it_loads_and_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.long)])
+def test_killed_while_it_loads_and_follows(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "data" / "prices"
     prepare(path, 2)
     (path.parent / "tables").mkdir(exist_ok=True)
     draw = random.Random(5)
     furthest = 0
-    for kill in range(12):
+    for kill in range(kills):
         pid, reader = start(partial(append_and_follow, path, kill))
         code, _ = kill_after(pid, reader, draw.random())
         assert code == -9

@@ -116,7 +116,7 @@ def check(path: Path, ends: dict[int, int], values: dict[tuple[int, int], bytes]
         assert topic.committed_offsets()["mail"] == ends
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [6, pytest.param(500, marks=pytest.mark.long)])
 def test_workers_that_are_killed(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "data" / "mails"
     drawn = random.Random(kills)

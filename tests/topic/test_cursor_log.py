@@ -16,6 +16,7 @@ import pytest
 
 from kreplog import Topic, errors
 from kreplog._native.directory import TopicLock, was_topic_released
+from kreplog.core.group_messages import partition_of_group
 from kreplog.managed_log import OWNER_LOCK
 from kreplog.topic import cursor_log
 from kreplog.topic.cursor_log import PARTITIONS, Committed, CursorLog, CursorOffset
@@ -454,3 +455,15 @@ def _refused_here(folder: Path) -> str:
     with pytest.raises(errors.LogLockedError) as caught:
         TopicLock(str(folder), "__consumer_offsets").acquire()
     return str(caught.value)
+
+
+def test_a_partition_that_power_left_without_a_segment_has_no_committed_offsets(
+    log: CursorLog, folder_path: Path
+) -> None:
+    """Of a new folder: its directory is durable, and the file in it is not yet. No cursor may ever open it again."""
+    before = log.read_all("mails")
+    assert before == {"a": {0: CursorOffset(1)}}
+    for number in set(range(PARTITIONS)) - {partition_of_group("a", PARTITIONS)}:
+        for file in (folder_path / f"__consumer_offsets-{number}").iterdir():
+            file.unlink()
+    assert log.read_all("mails") == before
