@@ -139,7 +139,7 @@ def _is_of_kind(change: StateChangeLine, kind: str) -> bool:
 
 
 class _Cursor(NamedTuple):
-    """Where a page has ended. time_ms: of its last line. returned: how many lines of that time it and those before had."""
+    """The end of a page. time_ms: of its last line. returned: how many lines of that time it and earlier pages had."""
 
     time_ms: int
     returned: int
