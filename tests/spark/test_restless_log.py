@@ -130,6 +130,6 @@ def test_every_row_once(spark: SparkSession, load: Load, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_every_row_once_in_a_thousand_scans(spark: SparkSession, load: Load, tmp_path: Path) -> None:
-    for seed in range(10):
-        read_while_writing(spark, load, tmp_path / str(seed), 50, seed)
+@pytest.mark.parametrize("seed", range(10))
+def test_every_row_once_in_a_thousand_scans(spark: SparkSession, load: Load, tmp_path: Path, seed: int) -> None:
+    read_while_writing(spark, load, tmp_path, 50, seed)

@@ -6,8 +6,8 @@ removes its key.
 
 The rows of Parquet are key binary, value binary, partition int, offset long, timestamp timestamp. Newest is the highest
 offset within a partition, as in Kafka's log compaction: a key that producers have sent to several partitions has a row
-in each. In a topic they are records with key and value. Into a topic go all or none; a
-directory of Parquet is complete once it has Spark's _SUCCESS.
+in each. In a topic they are records with key and value. Into a topic of a directory go all or none, to brokers each at
+least once; a directory of Parquet is complete once it has Spark's _SUCCESS.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main(
         Path | None, typer.Option("--output", "-o", help="Parquet directory to write; it must not exist yet.")
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(help="Directory with the topic to write into, instead of Parquet.")
+        str | None,
+        typer.Option(help="Directory, or brokers as host:port,host:port, with the topic to write into."),
     ] = None,
     into_topic: Annotated[str | None, typer.Option(help="The topic to write into [default: the same name].")] = None,
     keep_tombstones: Annotated[
@@ -57,8 +58,10 @@ def main(
     """Write the newest value of each key of a topic; keys whose newest value is null are left out."""
     check_topic(topic)
     if (output is None) == (into is None):
-        raise UsageError("write to one of --output, a Parquet directory, and --into, a directory with a topic")
-    if into is not None and (into / (into_topic or topic)).resolve() == (path / topic).resolve():
+        raise UsageError(
+            "write to one of --output, a Parquet directory, and --into, a directory or brokers with a topic"
+        )
+    if into is not None and (Path(into) / (into_topic or topic)).resolve() == (path / topic).resolve():
         raise UsageError(f"{topic} in {path} is what is read: choose another --into or --into-topic")
     if output is not None and output.exists():
         raise UsageError(f"{output} exists: give another --output, or delete it first", path=str(output))
@@ -79,7 +82,8 @@ def main(
                 newest.write.parquet(str(output), mode="error")
             else:
                 sink = newest.select("key", "value").write.format("kreplog").mode("append")
-                sink.options(path=str(into), topic=into_topic or topic).save()
+                place = "kafka.bootstrap.servers" if job.is_brokers(str(into)) else "path"
+                sink.option(place, into).option("topic", into_topic or topic).save()
     print(f"{topic}: the newest values are in {output or into}")
 
 

@@ -43,6 +43,7 @@ def test_help_has_the_options_of_the_page(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delitem(sys.modules, f"kreplog_jobs.{name}", raising=False)  # runpy warns of one that is imported
     with pytest.raises(SystemExit) as end:
         runpy.run_module(f"kreplog_jobs.{name}", run_name="__main__", alter_sys=False)
     assert end.value.code == 0

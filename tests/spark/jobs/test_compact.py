@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 
 import kreplog
 from flights.source import TOPIC, events
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog_jobs import compact
 from kreplog_jobs.compact import NullKeys
+from tests.client.brokers import make_topic, table
 
 pytestmark = pytest.mark.spark
 
@@ -55,15 +57,27 @@ def test_a_tombstone_removes_its_key(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
     keyed(tmp_path / "data", (b"a", b"1"), (b"b", b"2"), (b"a", None), (b"b", b"3"))
-    compact.main(tmp_path / "data", "t", into=tmp_path / "compacted", keep_tombstones=True)
+    compact.main(tmp_path / "data", "t", into=str(tmp_path / "compacted"), keep_tombstones=True)
     with kreplog.Log.open(tmp_path / "compacted" / "t-0", read_only=True) as log:
         assert sorted((record.key or b"", record.value) for record in log.read()) == [(b"a", None), (b"b", b"3")]
     with pytest.raises(UsageError, match=r"t in .* is what is read"):
-        compact.main(tmp_path / "data", "t", into=tmp_path / "data")
+        compact.main(tmp_path / "data", "t", into=str(tmp_path / "data"))
     with pytest.raises(UsageError, match="one of --output"):
         compact.main(tmp_path / "data", "t")
     with pytest.raises(InvalidTopicError):
         compact.main(tmp_path / "data", "t,u", tmp_path / "newest")
+
+
+def test_into_a_topic_of_brokers(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    keyed(tmp_path, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    made = make_topic(cluster, "compacted", 2)
+    compact.main(tmp_path, "t", into=cluster.bootstrap(), into_topic="compacted")
+    with made.consumer() as consumer:
+        found = table(
+            list(consumer.read_arrow({at: (0, end) for at, end in consumer.end_offsets(made.partitions).items()}))
+        )
+    assert dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)) == {b"a": b"3", b"b": b"2"}
+    assert len(found) == 2
 
 
 def test_a_record_without_a_key_is_named(spark: SparkSession, tmp_path: Path) -> None:
