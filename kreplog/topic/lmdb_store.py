@@ -203,6 +203,8 @@ class LmdbStore:
             except _DAMAGE:
                 raise
             except (lmdb.Error, MemoryError) as error:
+                if "data format" in str(error):  # of another LMDB: py-lmdb 3 has no class for it
+                    raise DamagedTableError(error) from error
                 if size <= LEAST_MAP_BYTES or _errno_of(error) != errno.ENOMEM:
                     raise self._error("cannot open the table", error) from error
                 size >>= 1

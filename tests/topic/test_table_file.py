@@ -11,7 +11,7 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from kreplog import LogConfig, Table, Topic, errors
 from kreplog._native.batch import build
+from kreplog._native.crc32c import crc32c
 from kreplog.topic import lmdb_layout, lmdb_reader
 from tests.faults.forked import ends_by, result_of
 from tests.topic.compacting import remove_tombstones
@@ -589,6 +590,37 @@ def test_a_file_that_something_else_has_changed_is_loaded_anew(
     with topic.table(path=filled) as table:
         assert dict(table.items()) == newest(topic)
     assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-2.table", "kreplog-2.table-lock"]
+
+
+def of_another_layout(file: Path) -> None:
+    """As a later kreplog may write it: whole, with another magic."""
+    put(file, b"places", b"topic", lambda value: sealed(b"topic", b"KRTABLM2" + value[12:]))
+
+
+def sealed(key: bytes, rest: bytes) -> bytes:
+    return crc32c(key + rest).to_bytes(4, "big") + rest
+
+
+def of_another_lmdb(file: Path) -> None:
+    """The version is at byte 20 of both meta pages, after LMDB's magic."""
+    with (file / "kreplog-1.table").open("r+b") as table:
+        for page in (0, 4096):
+            table.seek(page + 16)
+            assert table.read(8) == bytes.fromhex("dec0efbe01000000")
+            table.seek(page + 20)
+            table.write(b"\2")
+
+
+@pytest.mark.parametrize("change", [of_another_layout, of_another_lmdb])
+def test_a_file_of_another_version_is_loaded_anew(
+    topic: Topic, filled: Path, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that is in it is in the log."""
+    change(filled)
+    with topic.table(path=filled) as table:
+        assert dict(table.items()) == newest(topic)
+    assert sorted(entry.name for entry in filled.iterdir()) == ["kreplog-2.table", "kreplog-2.table-lock"]
+    assert "kreplog-1.table" in caplog.text
 
 
 def test_a_file_that_was_cut_is_loaded_anew(topic: Topic, filled: Path) -> None:
