@@ -30,7 +30,7 @@ from kreplog._native.batch import build
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducePartition, ProduceRequest
-from kreplog.core.quotas.entities import QuotaEntity, QuotaKey
+from kreplog.core.quotas.entities import OF_CLIENTS, QuotaEntity
 from kreplog.core.quotas.quota_requests import QuotaAlteration
 from kreplog.types import NO_EPOCH, TopicPartition
 from kreplog.wire import fetch, generic, produce
@@ -197,7 +197,7 @@ def _measure(
             store_requests.alter_quotas(session, QuotaAlteration(QuotaEntity(None, client_id), values))
         time.sleep(APPLIED_S)  # no request shows that a broker has applied a quota before the quota is exceeded
 
-    unreached: dict[str, float | None] = {key.value: 10.0**15 for key in QuotaKey}
+    unreached: dict[str, float | None] = {key.value: 10.0**15 for key in OF_CLIENTS}
     limits: dict[str, tuple[str, dict[str, float | None]]] = {
         "none": ("", {}),
         "of others": ("other", unreached),

@@ -22,7 +22,6 @@ def describe_quotas(admin: AdminClient) -> Quotas:
                 each.key: each.value for each in entry.values
             }
             for entry in response.entries
-            if all(part.entity_type != "ip" for part in entry.entity)  # at a broker of Kafka, quotas of connections
         }
     except UsageError as error:
         raise PeerProtocolError(f"a quota of a newer version: {error}") from error

@@ -1,4 +1,4 @@
-"""`kreplog quota`: list, set and remove client quotas, of users and client ids, with the options of kafka-configs.
+"""`kreplog quota`: list, set and remove quotas of users, client ids and IP addresses.
 
 With --cluster they are written to the coordination store, also before any broker of the cluster runs, which --offline
 says; with --bootstrap, or --command-config, over the Kafka protocol.
@@ -25,12 +25,12 @@ from kreplog.commands.options import (
     pair,
     print_json,
 )
-from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, Quotas
+from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, Quotas, plain_address
 from kreplog.core.quotas.quota_requests import QuotaAlteration, check_alteration, entity_types
 from kreplog.errors import UsageError
 from kreplog.types import printable
 
-quota_app = App("List, set and remove client quotas: how much of a broker clients may use.")
+quota_app = App("List, set and remove client quotas: how much of a broker clients and addresses may use.")
 
 User = Annotated[str | None, typer.Option("--user", help="Name of a user.")]
 UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="All users without a quota of their own.")]
@@ -38,6 +38,8 @@ Client = Annotated[str | None, typer.Option("--client", help="Client id.")]
 ClientDefaults = Annotated[
     bool, typer.Option("--client-defaults", help="All client ids without a quota of their own, each by itself.")
 ]
+Ip = Annotated[str | None, typer.Option("--ip", help="IP address, whose quota is connection_creation_rate alone.")]
+IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="All IP addresses without a quota, each by itself.")]
 _KEYS = ", ".join(QuotaKey)
 
 
@@ -47,6 +49,8 @@ def list_all(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
@@ -54,7 +58,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """List the quotas, all of them or those that are for a user, a client id, or a user with a client id."""
-    wanted = _entity(user, user_defaults, client, client_defaults)
+    wanted = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
     local = stored_cluster(cluster, bootstrap, command_config, offline=offline)
     if local is not None:
         with local.store_session() as session:
@@ -84,6 +88,8 @@ def set_quotas(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
@@ -91,9 +97,10 @@ def set_quotas(
     as_json: AsJson = False,
 ) -> None:
     """Set quotas of each broker: bytes produced and fetched by the second, CPU time of requests in percent of a
-    processor, partitions created and deleted by the second. Those of the entity that are not named stay as they are."""
+    processor, partitions created and deleted by the second; of IP addresses connections by the second. Those of the
+    entity that are not named stay as they are."""
     operations = [(key, _number(key, value), False) for key, value in (pair("quota", text) for text in quotas)]
-    alteration = _alteration(_entity(user, user_defaults, client, client_defaults), operations)
+    alteration = _alteration(_entity(user, user_defaults, client, client_defaults, ip, ip_defaults), operations)
     _alter(alteration, cluster, bootstrap, command_config, offline=offline)
     if as_json:
         print_json(_facts(alteration.entity, {key: value for key, value, _ in operations}))
@@ -110,6 +117,8 @@ def remove(
     user_defaults: UserDefaults = False,
     client: Client = None,
     client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
     offline: Offline = False,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
@@ -117,8 +126,8 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Remove quotas of an entity; the next one that is for a client holds then."""
-    removed = keys or list(QuotaKey)
-    entity = _entity(user, user_defaults, client, client_defaults)
+    entity = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
+    removed = keys or list(entity.keys)
     alteration = _alteration(entity, [(key, 0.0, True) for key in removed])
     _alter(alteration, cluster, bootstrap, command_config, offline=offline)
     if as_json:
@@ -127,14 +136,28 @@ def remove(
         print(f"{printable(str(alteration.entity))} has no {', '.join(removed)}")
 
 
-def _entity(user: str | None, user_defaults: bool, client: str | None, client_defaults: bool) -> QuotaEntity:
+def _entity(
+    user: str | None,
+    user_defaults: bool,
+    client: str | None,
+    client_defaults: bool,
+    ip: str | None,
+    ip_defaults: bool,
+) -> QuotaEntity:
     """The entity of the options; one of no names where none is given. Raises UsageError."""
-    for name, given, defaults in (("--user", user, user_defaults), ("--client", client, client_defaults)):
+    for name, given, defaults in (
+        ("--user", user, user_defaults),
+        ("--client", client, client_defaults),
+        ("--ip", ip, ip_defaults),
+    ):
         if given is not None and defaults:
             raise UsageError(f"{name} and {name}-defaults: give one of them")
         if given == "":
             raise UsageError(f"{name}: the name is empty; {name}-defaults is for all names")
-    return QuotaEntity(DEFAULT if user_defaults else user, DEFAULT if client_defaults else client)
+    address = ip if ip is None else plain_address(ip)
+    return QuotaEntity(
+        DEFAULT if user_defaults else user, DEFAULT if client_defaults else client, DEFAULT if ip_defaults else address
+    )
 
 
 def _number(key: str, text: str) -> float:
@@ -148,7 +171,7 @@ def _number(key: str, text: str) -> float:
 def _alteration(entity: QuotaEntity, operations: Sequence[tuple[str, float, bool]]) -> QuotaAlteration:
     """The checked change of quotas. Raises UsageError."""
     if entity == QuotaEntity():
-        raise UsageError("whose quotas? Give --user or --user-defaults, --client or --client-defaults, or both")
+        raise UsageError("whose quotas? Give --user, --client or both, or --ip; or one of them with -defaults")
     return check_alteration(entity_types(entity), operations)
 
 

@@ -71,6 +71,22 @@ def test_over_the_protocol(cluster: LocalCluster, run: Run) -> None:
     assert listed("--user", name) == [{"user": name, "quotas": {"controller_mutation_rate": 2.5}}]
 
 
+def test_quotas_of_addresses(cluster: LocalCluster, run: Run) -> None:
+    for at in (("-c", cluster.directory), ("-b", cluster.bootstrap())):
+        done = run("quota", "set", "connection_creation_rate=5", "--ip", "2001:DB8::0:1", *at)
+        assert done == Outcome(0, "ip 2001:db8::1 has connection_creation_rate=5\n", "")
+        assert not run("quota", "set", "connection_creation_rate=100", "--ip-defaults", *at).code
+        eventually(
+            lambda: (
+                run("quota", "list", "--ip", "2001:db8:0::1", "-b", cluster.bootstrap()).out
+                == "ip 2001:db8::1: connection_creation_rate=5\n"
+            ),
+            "the broker does not know the quota",
+        )
+        assert run("quota", "remove", "--ip-defaults", *at).out == "ip <default> has no connection_creation_rate\n"
+        assert not run("quota", "remove", "--ip", "2001:db8::1", *at).code
+
+
 @pytest.mark.parametrize("where", ["directory", "bootstrap"])
 @pytest.mark.parametrize(
     ("arguments", "reason"),
@@ -86,6 +102,10 @@ def test_over_the_protocol(cluster: LocalCluster, run: Run) -> None:
         (["set", "bytes=1", "--user", "a"], "Invalid configuration key bytes"),
         (["remove", "bytes", "--user", "a"], "Invalid configuration key bytes"),
         (["remove"], "whose quotas?"),
+        (["set", "connection_creation_rate=5", "--ip", "example.org"], "example.org is not a valid IP address"),
+        (["set", "producer_byte_rate=5", "--ip", "192.0.2.1"], "allowed are connection_creation_rate"),
+        (["set", "connection_creation_rate=5", "--user", "a"], "Invalid configuration key connection_creation_rate"),
+        (["set", "connection_creation_rate=5", "--ip-defaults", "--user", "a"], "should not be combined"),
     ],
 )
 def test_what_is_refused_changes_nothing(

@@ -51,7 +51,7 @@ def theirs(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def test_kafka_configs_sets_and_shows_quotas_as_at_kafka(kafka: Kafka, own: str, theirs: str) -> None:
-    user, client = ("--entity-type", "users"), ("--entity-type", "clients")
+    user, client, ip = (("--entity-type", kind) for kind in ("users", "clients", "ips"))
     alice, app = ("--entity-name", "alice"), ("--entity-name", "app")
     default = ("--entity-default",)
     steps: list[tuple[str, ...]] = [
@@ -69,6 +69,13 @@ def test_kafka_configs_sets_and_shows_quotas_as_at_kafka(kafka: Kafka, own: str,
         ("--describe", *user, *default),
         ("--describe", *user, *client),
         ("--describe", *user, *alice, *client),
+        ("--alter", "--add-config", "connection_creation_rate=50", *ip, "--entity-name", "192.0.2.1"),
+        ("--alter", "--add-config", "connection_creation_rate=1000", *ip, *default),
+        ("--describe", *ip),
+        ("--describe", *ip, "--entity-name", "192.0.2.1"),
+        ("--describe", *ip, *default),
+        ("--alter", "--delete-config", "connection_creation_rate", *ip, *default),
+        ("--describe", *ip),
         ("--alter", "--delete-config", "producer_byte_rate", *client, *app),
         ("--alter", "--delete-config", "producer_byte_rate", *user, *default, *client, *app),
         ("--describe", *client),
@@ -98,6 +105,9 @@ def test_both_refuse_the_same_requests(own: str, theirs: str) -> None:
         alteration({"user": "a"}, unknown=1.0),
         alteration({"user": "a"}, producer_byte_rate=1.5),
         alteration({"client-id": "a"}, connection_creation_rate=1.0),
+        alteration({"ip": "127.0.0.1"}, **quota),
+        alteration({"ip": "127.0.0.1"}, connection_creation_rate=1.5),
+        alteration({"ip": "no address"}, connection_creation_rate=5.0),
     ]
     filters: list[list[tuple[str, int, str | None]]] = [
         [],
@@ -108,6 +118,8 @@ def test_both_refuse_the_same_requests(own: str, theirs: str) -> None:
         [("user", OF_DEFAULT, "a")],
         [("user", ANY, None), ("user", ANY, None)],
         [("user", 3, None)],
+        [("ip", ANY, None), ("user", ANY, None)],
+        [("ip", EXACT, "192.0.2.77")],
         [("user", EXACT, "nobody"), ("client-id", OF_DEFAULT, None)],
     ]
 

@@ -1,11 +1,13 @@
-"""ClientQuotaManager: what the clients of a broker have used of their quotas, and for how long each is throttled.
+"""ClientQuotaManager: what the clients of a broker have used of their quotas, and for how long each is throttled; and
+how many connections its addresses have opened.
 
 All connections of the clients that share a quota have one sensor: more of them get no more. As long as a sensor is
 throttled, what it is of waits on every connection; Kafka handles a request of each other connection first, so that who
 connects again for each request is never slowed.
 
 A sensor that has been idle for all windows is like a new one, and is dropped. At MAX_SENSORS of a kind, clients that
-have none share one for each entity: a flood of client ids takes no more memory, and gets no more than one client id.
+have none share one for each entity: a flood of client ids, or of addresses, takes no more memory, and gets no more than
+one of them.
 """
 
 from __future__ import annotations
@@ -127,6 +129,20 @@ class ClientQuotaManager:
         bucket.tokens -= tokens
         return 0 if strict else _throttle(sensor, bucket.throttle_ms(sensor.limit), now_ms)
 
+    def record_connection(self, address: str, now_ms: int) -> int:
+        """Count a new connection of an IP address; returns 0, or for how many ms it is throttled and the connection is
+        not accepted, nor counted (KIP-612)."""
+        found = self.limits.of_address(address)
+        if found is None:
+            return 0
+        entity, limit = found
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        sensor = self._sensor_of(key, entity, limit, QuotaEntity(ip=address), now_ms)
+        throttle_ms = min(self._use(sensor, 1, now_ms), self._window.size_ms)
+        if throttle_ms:
+            sensor.rate.record(-1, self._window, now_ms)
+        return _throttle(sensor, throttle_ms, now_ms)
+
     def states(self, now_ms: int) -> Iterator[SensorState]:
         """Sensors in use, for metrics."""
         for key, entity, sensor in list(self._all()):
@@ -158,11 +174,24 @@ class ClientQuotaManager:
         if found is None:
             return None
         entity, limit = found
-        of_client, sensors = _of_client(entity, user, client_id), self._sensors[key]
+        of_client, has_long_name = _of_client(entity, user, client_id), len(client_id) > MAX_NAME_CHARS
+        return self._sensor_of(key, entity, limit, of_client, now_ms, has_long_name=has_long_name)
+
+    def _sensor_of(
+        self,
+        key: QuotaKey,
+        entity: QuotaEntity,
+        limit: float,
+        of_client: QuotaEntity,
+        now_ms: int,
+        *,
+        has_long_name: bool = False,
+    ) -> QuotaSensor:
+        sensors = self._sensors[key]
         sensor = sensors.pop(of_client, None)
         if sensor is None:
             self._drop_idle(sensors, now_ms)
-            if len(sensors) >= MAX_SENSORS or len(client_id) > MAX_NAME_CHARS:
+            if len(sensors) >= MAX_SENSORS or has_long_name:
                 sensor = self._shared.setdefault((key, entity), QuotaSensor())
             else:
                 sensor = QuotaSensor()

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from kreplog.core import nodes
 from kreplog.core.effects import GetNodes, Steps
 from kreplog.core.quotas.entities import (
-    CLIENT_ID,
     DEFAULT,
     ENTITY_TYPES,
-    USER,
+    IP,
     QuotaEntity,
     Quotas,
     check_entity,
@@ -46,7 +45,7 @@ class QuotaFilter(NamedTuple):
 
 def entity_types(entity: QuotaEntity) -> list[tuple[str, str | None]]:
     """(type, name) of an entity as in requests, with None for the default; the reverse of check_entity."""
-    parts = ((USER, entity.user), (CLIENT_ID, entity.client_id))
+    parts = zip(ENTITY_TYPES, entity, strict=True)
     return [(kind, None if name == DEFAULT else name) for kind, name in parts if name is not None]
 
 
@@ -62,9 +61,10 @@ def decode(node: Node | None) -> Quotas:
     if node is None:
         return {}
     try:
+        content = [(check_entity(entity.items()), values) for entity, values in json.loads(node.data)]
         return {
-            check_entity(entity.items()): {key: check_quota(key, value) for key, value in values.items()}
-            for entity, values in json.loads(node.data)
+            entity: {key: check_quota(entity, key, value) for key, value in values.items()}
+            for entity, values in content
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise CoordinationError(
@@ -88,7 +88,7 @@ def check_alteration(
     entity = check_entity(types)
     values: dict[str, float | None] = {}
     for key, value, removes in operations:
-        checked = check_quota(key, 1.0 if removes else value)
+        checked = check_quota(entity, key, 1.0 if removes else value)
         if key in values:
             raise UsageError(f"{key} of {entity} is altered twice in the request")
         values[key] = None if removes else checked
@@ -128,6 +128,11 @@ def check_filters(components: Iterable[QuotaFilter]) -> list[QuotaFilter]:
         if match_type != EXACT and name is not None:
             raise UsageError("Request specified a match type without a name, but also specified a match string.")
         checked[kind] = component
+    if IP in checked and len(checked) > 1:
+        raise UsageError(
+            "Invalid entity filter component combination, IP filter component should not be used with user or clientId "
+            "filter component."
+        )
     return list(checked.values())
 
 
@@ -142,9 +147,7 @@ def matching(quotas: Quotas, components: Sequence[QuotaFilter], *, strict: bool)
 
 
 def _matches(entity: QuotaEntity, component: QuotaFilter) -> bool:
-    if component.kind not in ENTITY_TYPES:
-        return False
-    name = entity.user if component.kind == USER else entity.client_id
+    name = dict(zip(ENTITY_TYPES, entity, strict=True)).get(component.kind)
     if name is None:
         return False
     return component.match_type == ANY or name == (DEFAULT if component.match_type == OF_DEFAULT else component.name)

@@ -29,9 +29,6 @@ from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 
-_IP = "ip"
-"""Kafka's entity type of quotas of new connections (KIP-612), of which there are none here."""
-
 
 class QuotaHandlers:
     """Handlers of requests about client quotas. manager: has those that are in effect at this broker."""
@@ -52,7 +49,7 @@ class QuotaHandlers:
                 QuotaFilter(each.entity_type, each.match_type, each.match) for each in request.components
             )
             for component in filters:
-                if component.kind not in (*ENTITY_TYPES, _IP):
+                if component.kind not in ENTITY_TYPES:
                     raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {component.kind}")
         except KreplogError as error:
             return {"error_code": int(admin_error(error)), "error_message": str(error), "entries": None}

@@ -18,6 +18,11 @@ _NAMES = {
     QuotaKey.CONSUMER_BYTE_RATE: ("fetch", "byte_rate", "Bytes of records that consumers fetch by the second."),
     QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "CPU time of requests, in percent of a processor."),
     QuotaKey.CONTROLLER_MUTATION_RATE: ("controllermutation", "tokens", "Partitions that may be created or deleted."),
+    QuotaKey.CONNECTION_CREATION_RATE: (
+        "socket_server",
+        "connection_accept_rate",
+        "Connections that are accepted by the second of an IP address.",
+    ),
 }
 
 
@@ -46,6 +51,8 @@ def _use(state: SensorState) -> tuple[int, float]:
 
 
 def _labels(entity: QuotaEntity) -> str:
+    if entity.ip is not None:
+        return f'{{ip="{_escaped(entity.ip)}"}}'
     return f'{{user="{_escaped(entity.user)}",client_id="{_escaped(entity.client_id)}"}}'
 
 

@@ -1,16 +1,21 @@
-"""ConnectionQuotas: how many connections an address of a client may have, and how many are accepted in a second.
+"""ConnectionQuotas: how many connections an address of a client may have, and how many are accepted in a second; and
+ThrottledSockets: those of an address that opens more than its quota.
 
 Connections through unix sockets, which have no address, count for neither. Source: Kafka's ConnectionQuotas, KIP-612.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 from kreplog.errors import UsageError
+
+MAX_THROTTLED = 100
+"""Connections of throttled addresses that take a descriptor meanwhile."""
 
 
 class ConnectionRate:
@@ -67,6 +72,37 @@ class ConnectionQuotas:
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]
+
+
+class ThrottledSockets:
+    """Connections that were accepted and are not served, since their address is throttled. As Kafka does, they are
+    closed once that is over, so that a client that connects again and again waits in between; and at once where
+    MAX_THROTTLED wait already. refused: all of them since the start."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    def hold(self, sock: socket.socket, throttle_ms: int) -> None:
+        self.refused += 1
+        if len(self._waiting) >= MAX_THROTTLED:
+            sock.close()
+        else:
+            loop = asyncio.get_running_loop()
+            self._waiting[sock] = loop.call_later(throttle_ms / 1000, self._end, sock)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _end(self, sock: socket.socket) -> None:
+        del self._waiting[sock]
+        sock.close()
+
+    def close(self) -> None:
+        """Close all of them now."""
+        for sock, timer in list(self._waiting.items()):
+            timer.cancel()
+            self._end(sock)
 
 
 def _plain(address: str) -> str:

@@ -26,7 +26,7 @@ from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
 from kreplog.server.network.client_quotas import RequestCharge, begin_charge
-from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
+from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate, ThrottledSockets
 from kreplog.server.network.connections import (
     ConnectionMemory,
     Frame,
@@ -440,6 +440,7 @@ class Server:
         self.muted: MutedConnections[ClientConnection] = MutedConnections()
         self.refused = 0
         self.quotas = ConnectionQuotas(limits.max_per_ip, limits.per_ip_overrides)
+        self.throttled = ThrottledSockets()
         self._rate = ConnectionRate(limits.max_creation_rate)
         self.refused_peers = 0
         self._listening: list[ListeningSocket] = []
@@ -540,6 +541,9 @@ class Server:
             return
         if address is None:
             self._refuse_address(sock)
+        elif address and (throttle_ms := self.client_quotas.record_connection(address, monotonic_ms())):
+            self.quotas.release(address)
+            self._throttle(sock, address, throttle_ms)
         elif tls is None:
             self._admit(sock, at, ANONYMOUS, address)
         else:
@@ -556,6 +560,12 @@ class Server:
             text = "%s is closed: its address has max.connections.per.ip; closed for that since the start: %d"
             _log.warning(text, peer_of(sock), refused)
         sock.close()
+
+    def _throttle(self, sock: socket.socket, address: str, throttle_ms: int) -> None:
+        self.throttled.hold(sock, throttle_ms)
+        if is_power_of_two(self.throttled.refused):
+            text = "%s opens more connections than its connection_creation_rate; closed for that since the start: %d"
+            _log.warning(text, address, self.throttled.refused)
 
     def _admit(self, sock: socket.socket, at: Listener, principal: Principal, address: str) -> None:
         if self._unproved and len(self._unproved) + len(self._clients) >= self.limits.max_connections:
@@ -641,6 +651,7 @@ class Server:
             listening.close()
         for task in self._handshakes:
             task.cancel()
+        self.throttled.close()
         self.tls_handshakes.close()
         self.peer_tls_handshakes.close()
         for client in [*self._unproved, *self._clients, *self._brokers]:

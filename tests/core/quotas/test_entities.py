@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits, check_entity, check_quota
+from kreplog.core.quotas.entities import (
+    DEFAULT,
+    OF_CLIENTS,
+    QuotaEntity,
+    QuotaKey,
+    QuotaLimits,
+    check_entity,
+    check_quota,
+)
 from kreplog.errors import UsageError
 
 LEVELS = [
@@ -56,7 +64,11 @@ def test_a_client_without_an_id_has_the_default() -> None:
         ([], "Invalid empty client quota entity"),
         ([("user", "a"), ("user", "b")], "duplicate entity entry user"),
         ([("user", "")], "Empty user not supported"),
-        ([("ip", "127.0.0.1")], "Unhandled client quota entity type: ip"),
+        ([("ip", "127.0.0.1"), ("user", "a")], "IP entity should not be combined with User or ClientId"),
+        ([("ip", None), ("client-id", None)], "IP entity should not be combined with User or ClientId"),
+        ([("ip", "localhost")], "localhost is not a valid IP address"),
+        ([("ip", "127.0.0.256")], "is not a valid IP address"),
+        ([("ip", "")], "Empty ip not supported"),
         ([("User", "a")], "Unhandled client quota entity type: User"),
     ],
 )
@@ -74,18 +86,47 @@ def test_the_default_of_a_type_has_no_name() -> None:
     [
         ("producer_byte_rates", 1.0),
         ("SCRAM-SHA-256", 1.0),
+        ("connection_creation_rate", 1.0),
         ("PRODUCER_BYTE_RATE", 1.0),
         ("producer_byte_rate", 1.5),
         ("producer_byte_rate", 5e-7),  # which is 0 once it is rounded
         ("consumer_byte_rate", 1e308),
-        *((key, value) for key in QuotaKey for value in (0.0, -1.0, math.nan, math.inf, -math.inf)),
+        *((key, value) for key in OF_CLIENTS for value in (0.0, -1.0, math.nan, math.inf, -math.inf)),
     ],
 )
 def test_a_quota_that_is_no_limit_is_refused(key: str, value: float) -> None:
     with pytest.raises(UsageError, match=key):
-        check_quota(key, value)
+        check_quota(QuotaEntity("a"), key, value)
 
 
 def test_bytes_are_integers_and_percent_are_not() -> None:
-    assert check_quota("producer_byte_rate", 1024.0000001) == 1024
-    assert check_quota("request_percentage", 0.5) == 0.5
+    assert check_quota(QuotaEntity("a"), "producer_byte_rate", 1024.0000001) == 1024
+    assert check_quota(QuotaEntity("a"), "request_percentage", 0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("producer_byte_rate", 1.0), *(("connection_creation_rate", value) for value in (0.0, 0.5, 2.0**31, math.nan))],
+)
+def test_an_address_has_a_quota_of_connections_alone(key: str, value: float) -> None:
+    with pytest.raises(UsageError):
+        check_quota(QuotaEntity(ip="192.0.2.1"), key, value)
+    assert check_quota(QuotaEntity(ip="192.0.2.1"), "connection_creation_rate", 5.0) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("192.0.2.1", "192.0.2.1"), ("2001:DB8:0::1", "2001:db8::1"), ("::ffff:192.0.2.1", "192.0.2.1"), (None, DEFAULT)],
+)
+def test_an_address_is_as_connections_have_it(given: str | None, expected: str) -> None:
+    assert check_entity([("ip", given)]) == QuotaEntity(ip=expected)
+
+
+def test_the_quota_of_an_address_counts_before_that_of_the_default() -> None:
+    key = QuotaKey.CONNECTION_CREATION_RATE
+    own, default = QuotaEntity(ip="192.0.2.1"), QuotaEntity(ip=DEFAULT)
+    limits = QuotaLimits({own: {key: 2}, default: {key: 5}, QuotaEntity(DEFAULT): {KEY: 1.0}})
+    assert limits.of_address("192.0.2.1") == (own, 2)
+    assert limits.of_address("192.0.2.2") == (default, 5)
+    assert QuotaLimits({own: {key: 2}}).of_address("192.0.2.2") is None
+    assert key not in limits.of_client("", "")

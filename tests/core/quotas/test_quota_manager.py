@@ -188,3 +188,26 @@ def test_sensors_in_use_are_shown() -> None:
     assert sorted(manager.states(0)) == [(MUTATIONS, ALICE, 10.0, 0), (PRODUCE, ALICE, 200.0, 10_000)]
     assert {state.throttle_ms for state in manager.states(10_000)} == {0}
     assert not list(manager.states(30_000))
+
+
+CONNECTIONS = QuotaKey.CONNECTION_CREATION_RATE
+EACH_ADDRESS = QuotaEntity(ip=DEFAULT)
+
+
+def test_connections_beyond_the_rate_of_their_address_are_throttled_for_a_sample_at_most() -> None:
+    """KIP-612: what was not accepted does not count."""
+    manager = managing((EACH_ADDRESS, CONNECTIONS, 2), (QuotaEntity(ip="192.0.2.9"), CONNECTIONS, 1))
+    assert [manager.record_connection("192.0.2.1", 0) for _ in range(20)] == [0] * 20
+    assert [manager.record_connection("192.0.2.1", 0) for _ in range(50)] == [500] * 50
+    assert manager.record_connection("192.0.2.2", 0) == 0
+    assert [manager.record_connection("192.0.2.9", 0) for _ in range(12)] == [0] * 10 + [1000] * 2
+    assert manager.record_connection("192.0.2.1", WINDOW.span_ms) == 0
+    assert managing((ALICE, PRODUCE, 1)).record_connection("192.0.2.1", 0) == 0
+    assert (CONNECTIONS, QuotaEntity(ip="192.0.2.2"), 0.1, 0) in list(manager.states(0))
+
+
+def test_a_flood_of_addresses_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_manager, "MAX_SENSORS", 50)
+    manager = managing((EACH_ADDRESS, CONNECTIONS, 1))
+    throttled = [manager.record_connection(f"2001:db8::{number:x}", 0) for number in range(500)]
+    assert len(manager) == 51 and not any(throttled[:60]) and all(throttled[60:])

@@ -86,6 +86,13 @@ def test_filters_choose_by_name_default_or_type(tmp_path: Path) -> None:
             assert await chosen(("client-id", EXACT, "app"), strict=True) == [app]
             assert await chosen(("client-id", EXACT, "APP")) == []
             assert await chosen(("ip", ANY, None)) == []
+            addresses: list[dict[str, str | None]] = [{"ip": None}, {"ip": "192.0.2.1"}]
+            given = (alteration(each, connection_creation_rate=5.0) for each in addresses)
+            assert await alter(broker, *given) == [0, 0]
+            assert await entities(broker, ("ip", ANY, None), strict=True) == addresses
+            assert await entities(broker, ("ip", EXACT, "192.0.2.1")) == addresses[1:]
+            assert await entities(broker, ("ip", OF_DEFAULT, None)) == addresses[:1]
+            assert await describe(broker, ("ip", ANY, None), ("user", ANY, None)) == ErrorCode.INVALID_REQUEST
 
     asyncio.run(scenario())
 
@@ -119,7 +126,7 @@ def test_entries_are_checked_one_by_one_and_applied_together(tmp_path: Path) -> 
                 alteration({"user": "alice"}, producer_byte_rate=1000.0, request_percentage=0.25),
                 alteration({"user": "bob"}, producer_byte_rate=0.5),
                 alteration({"user": "bob"}, unknown=1.0),
-                alteration({"ip": "127.0.0.1"}, connection_creation_rate=1.0),
+                alteration({"ip": "127.0.0.1"}, producer_byte_rate=1.0),
                 alteration({"user": ""}, producer_byte_rate=1000.0),
                 alteration({}, producer_byte_rate=1000.0),
                 alteration({"user": "carol"}, producer_byte_rate=None),  # nothing to remove

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
 from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
+from kreplog.server.network import connection_quotas
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate
 from kreplog.server.network.connections import ListeningSocket
 from kreplog.server.network.serving import Limits, Server
@@ -167,6 +169,90 @@ def test_a_connection_that_ends_at_a_unix_socket_makes_no_room_at_an_address(tmp
             await until(lambda: serving.connections == 1)
         assert await is_closed(socket.create_connection((address.host, address.port)))
         first.close()
+        serving.close()
+
+    run(scenario)
+
+
+def limit_connections(serving: Server, **by_address: int) -> None:
+    quotas = {
+        QuotaEntity(ip=address): {QuotaKey.CONNECTION_CREATION_RATE: rate} for address, rate in by_address.items()
+    }
+    serving.client_quotas.replace(QuotaLimits(quotas))
+
+
+def test_an_address_above_its_rate_is_not_served_and_closed_once_it_is_throttled_no_longer() -> None:
+    """KIP-612: another address is served, and connections that are open go on."""
+
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20))
+        limit_connections(serving, **{"127.0.0.1": 1, DEFAULT: 100})
+        address = serving.listen(ANYWHERE)
+
+        def connect(source: str) -> socket.socket:
+            return socket.create_connection((address.host, address.port), source_address=(source, 0))
+
+        served = [connect("127.0.0.1") for _ in range(10)]
+        await until(lambda: serving.connections == 10)
+        throttled = connect("127.0.0.1")
+        await until(lambda: len(serving.throttled) == 1)
+        assert (serving.connections, serving.throttled.refused) == (10, 1)
+        assert serving.quotas._open["127.0.0.1"] == 10
+        other = connect("127.0.0.2")
+        await until(lambda: serving.connections == 11)
+        throttled.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(throttled, 1) == b""
+        assert not len(serving.throttled)
+        assert not await is_closed(served[0])
+        serving.client_quotas.replace(QuotaLimits({}))
+        assert not await is_closed(connect("127.0.0.1"))
+        other.close()
+        serving.close()
+
+    run(scenario)
+
+
+def test_a_flood_of_throttled_connections_takes_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_quotas, "MAX_THROTTLED", 3)
+
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20))
+        limit_connections(serving, **{"127.0.0.1": 1})
+        address = serving.listen(ANYWHERE)
+        flood = [socket.create_connection((address.host, address.port)) for _ in range(30)]
+        await until(lambda: serving.throttled.refused == 20)
+        assert (serving.connections, len(serving.throttled)) == (10, 3)
+        assert await is_closed(flood[-1])
+        serving.close()
+        assert not len(serving.throttled)
+
+    run(scenario)
+
+
+def test_a_throttled_address_begins_no_tls_handshake(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+
+    async def scenario() -> None:
+        echo = Echo(certificates, Limits(1 << 20, 100, 1 << 20))
+        limit_connections(echo.server, **{"127.0.0.1": 1})
+        half = [socket.create_connection(echo.address) for _ in range(11)]
+        await until(lambda: echo.server.throttled.refused == 1)
+        assert echo.server.tls_handshakes.in_flight == len(half) - 1
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_unix_sockets_have_no_quota_of_an_address(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        serving = Server(Limits(1 << 20, 100, 1 << 20))
+        limit_connections(serving, **{DEFAULT: 1})
+        path = str(tmp_path / "s")
+        serving.listen(Listener(path=path))
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(30)]
+        for client in clients:
+            client.connect(path)
+        await until(lambda: serving.connections == 30)
         serving.close()
 
     run(scenario)
