@@ -26,19 +26,21 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks import report
 from kreplog._native.batch import build
 from kreplog.cluster import store_requests
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from kreplog.core.quotas.entities import OF_CLIENTS, QuotaEntity
 from kreplog.core.quotas.quota_requests import QuotaAlteration
-from kreplog.types import NO_EPOCH, TopicPartition
+from kreplog.types import NO_EPOCH, TopicPartition, counted
 from kreplog.wire import fetch, generic, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 
 TP = TopicPartition("events", 0)
 NOISY, QUIET = "noisy", "quiet"
+RECORD_BYTES = 100
 NOISY_CONNECTIONS = 8
 NOISY_BYTES = 500_000
 NOISY_QUOTA = 10_000_000
@@ -116,7 +118,7 @@ def _joined(buffers: Sequence[Any]) -> bytes:
 
 def rate(address: Address, requests: int) -> tuple[float, float]:
     """Produce and Fetch requests in a second."""
-    connection, records = Connection(address, QUIET), build([b"x" * 100])
+    connection, records = Connection(address, QUIET), build([b"x" * RECORD_BYTES])
     rates = []
     calls: tuple[Callable[[], None], ...] = (lambda: connection.produce(records), connection.fetch)
     for call in calls:
@@ -130,7 +132,7 @@ def rate(address: Address, requests: int) -> tuple[float, float]:
 
 def latency_ms(address: Address, requests: int) -> float:
     """The 99th percentile of the quiet client's."""
-    connection, records = Connection(address, QUIET), build([b"x" * 100])
+    connection, records = Connection(address, QUIET), build([b"x" * RECORD_BYTES])
     latencies = []
     for _ in range(requests):
         began = time.perf_counter()
@@ -184,6 +186,14 @@ def main(
             connection = Connection(address, "creator")
             connection.create_topic()
             connection.close()
+            print(
+                f"sizes: {requests:,} requests of one record of {RECORD_BYTES} B each, and of the quiet client "
+                f"{quiet_requests:,} with pauses of {PAUSE_S * 1000:g} ms; noisy ones of {NOISY_BYTES:,} B on "
+                f"{NOISY_CONNECTIONS} connections, for {settle_s:g} s before, whose quota is {NOISY_QUOTA:,} B/s; "
+                f"{counted(repetitions, 'repetition')}"
+            )
+            for name, fact in report.host(Path(folder)).items():
+                print(f"{name}: {fact}")
             _measure(cluster, address, repetitions, requests, quiet_requests, settle_s)
         finally:
             cluster.stop()

@@ -26,15 +26,22 @@ _COLUMNS = ("row", "workload", "kreplog", "against", "ratio (range)", "must", "s
 _PACKAGES = ("aiokafka", "lmdb", "lz4", "pyarrow", "rocksdict")
 
 
-def machine(bench: Bench) -> dict[str, str]:
-    """The facts about the machine that one must know to compare two runs."""
-    usage = os.statvfs(bench.parent)
+def host(folder: Path) -> dict[str, str]:
+    """The machine and its Python. folder: where the files of a run are."""
+    usage = os.statvfs(folder)
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, {_filesystem(bench.parent)}, "
+        "system": f"{platform.system()} {platform.release()}, {_filesystem(folder)}, "
         f"{usage.f_bavail * usage.f_frsize / 2**30:.0f} GiB free",
         "load at the start": f"{os.getloadavg()[0]:.2f}",
         "python": f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}",
+    }
+
+
+def machine(bench: Bench) -> dict[str, str]:
+    """The facts about the machine that one must know to compare two runs."""
+    return {
+        **host(bench.parent),
         "crc32c": f"kreplog: {crc32c.implementation()}; ceiling: {ceiling.implementation()}",
         "packages": ", ".join([f"kreplog {kreplog.__version__}", *(f"{name} {_version(name)}" for name in _PACKAGES)]),
         "seed": f"{bench.seed}; {bench.scale.small_records:,} records of 100 B, {bench.scale.large_records:,} of 1 KiB",

@@ -17,7 +17,11 @@ import typer
 import kreplog
 from kreplog.commands import cursors, log, topic_folders
 from kreplog.commands.options import App, AsJson
-from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, UnsupportedFeatureError, UsageError
+
+REFUSED = 78
+"""Exit status of a broker that its cluster refuses for its version, EX_CONFIG of sysexits.h: to start it again, as it
+is, does not help."""
 
 app = App()
 app.add_typer(log.app, name="log", help="Inspect, verify, recover and append to one partition directory.")
@@ -35,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, prog_name="kreplog")
     except (KreplogError, OSError) as error:
         print(f"kreplog: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError | OffsetOutOfRangeError) else 1)
+        sys.exit(_exit_status(error))
+
+
+def _exit_status(error: Exception) -> int:
+    if isinstance(error, UnsupportedFeatureError):
+        return REFUSED
+    return 2 if isinstance(error, UsageError | OffsetOutOfRangeError) else 1
 
 
 def _print_version(given: bool) -> None:

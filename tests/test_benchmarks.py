@@ -260,6 +260,9 @@ def test_quotas_are_measured(tmp_path: Path) -> None:
         "beside one at its quota",
     ):
         assert re.search(rf"{row}.*: [\d.,]+ (ms|requests/s), [\d.]+ ", printed)
+    assert "sizes: 50 requests of one record of 100 B each" in printed and "1 repetition\n" in printed
+    for fact in ("processor", "system", "load at the start", "python"):
+        assert re.search(rf"^{fact}: .", printed, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 

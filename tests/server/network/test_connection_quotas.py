@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits
+from kreplog.core.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, QuotaLimits, Quotas
 from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network import connection_quotas
@@ -175,7 +175,7 @@ def test_a_connection_that_ends_at_a_unix_socket_makes_no_room_at_an_address(tmp
 
 
 def limit_connections(serving: Server, **by_address: int) -> None:
-    quotas = {
+    quotas: Quotas = {
         QuotaEntity(ip=address): {QuotaKey.CONNECTION_CREATION_RATE: rate} for address, rate in by_address.items()
     }
     serving.client_quotas.replace(QuotaLimits(quotas))
