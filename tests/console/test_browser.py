@@ -78,10 +78,13 @@ class Visit:
 
 
 @contextmanager
-def visiting(browser: Browser, source: Any, **settings: Any) -> Iterator[Visit]:
-    """A visit of a console of `source`; no page may have had a problem at its end."""
+def visiting(
+    browser: Browser, source: Any, *, screen: Mapping[str, Any] | None = None, **settings: Any
+) -> Iterator[Visit]:
+    """A visit of a console of `source`; no page may have had a problem at its end. screen: settings of the browser's
+    context."""
     with serving(source, **settings) as console:
-        context = browser.new_context()
+        context = browser.new_context(**(screen or {}))
         try:
             visit = Visit(console, context)
             yield visit
