@@ -1,4 +1,4 @@
-"""Sphinx's settings. What is generated from the code is made by generated.py and replays.py, beside this file."""
+"""Sphinx's settings. What is made from the code is made by generated.py, pictures.py and replays.py beside this file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ project = "kreplog"
 release = version = kreplog.__version__
 project_copyright = "the kreplog authors; Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "generated", "replays"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "generated", "pictures", "replays"]
 html_theme = "furo"
 html_title = f"kreplog {release}"
 html_show_sourcelink = False
