@@ -1,4 +1,4 @@
-"""Sphinx's settings. What is made from the code is made by generated.py, pictures.py and replays.py beside this file."""
+"""Sphinx's settings. What is made from the code is made by generated.py, pictures.py, replays.py beside this file."""
 
 from __future__ import annotations
 
