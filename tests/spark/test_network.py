@@ -153,7 +153,8 @@ def test_a_topic_that_is_created_again_is_not_read(cluster: LocalCluster) -> Non
 def stream(spark: SparkSession, cluster: LocalCluster, topic: str, folder: Path) -> list[tuple[int, int]]:
     """(partition, offset) of what a stream reads with AvailableNow from where its checkpoint stands, in order."""
     reader = spark.readStream.format("kreplog").option("kafka.bootstrap.servers", cluster.bootstrap())
-    rows = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400").load()
+    reader = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400")
+    rows = reader.option("kafka.group.id", f"lag-{topic}").load()
     found: list[tuple[int, int]] = []
 
     def take(batch: DataFrame, _: int) -> None:
@@ -168,10 +169,17 @@ def stream(spark: SparkSession, cluster: LocalCluster, topic: str, folder: Path)
     return sorted(found)
 
 
+def committed(cluster: LocalCluster, group: str) -> int:
+    """The sum of the positions that tools for lag see, of all partitions."""
+    with admin_of(cluster.bootstrap()) as admin:
+        return sum(position.offset for position in admin.list_group_offsets({group: None})[group].values())
+
+
 def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     create(cluster, "streamed", 2)
     produce(cluster, "streamed", 1000)
     assert stream(spark, cluster, "streamed", tmp_path) == [(part, n) for part in (0, 1) for n in range(500)]
+    assert committed(cluster, "lag-streamed") == 800, "two of its three batches: the last is at the next start"
     with network.connect(cluster.bootstrap()) as consumer:
         leader = consumer.partitions("streamed")[TopicPartition("streamed", 0)].leader
     kill(cluster, leader)
@@ -187,6 +195,7 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, cluster: Loca
     producer.send("streamed", b"new", partition=2).get(20)
     producer.close()
     assert stream(spark, cluster, "streamed", tmp_path) == [(2, 0)]
+    assert committed(cluster, "lag-streamed") == 1100
     with admin_of(cluster.bootstrap()) as admin:
         admin.delete_topics(["streamed"])
     create_again(cluster, "streamed", 3)
