@@ -159,6 +159,8 @@ class FetchPurgatory:
         allows, the others in later steps."""
         waiting = self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition))
         for fetch in waiting:
+            if self._is_held_back(topic_partition, fetch, now_ms):
+                continue
             if self._retries_left > 0 or fetch.request.replica_id > CONSUMER:
                 yield from self._retry(fetch, now_ms)
             else:
@@ -241,6 +243,15 @@ class FetchPurgatory:
             for topic_partition, partition in found
             if partition is not None and self._quota.throttles(partition, replica_id in partition.isr, now_ms)
         }
+
+    def _is_held_back(self, topic_partition: TopicPartition, fetch: DelayedFetch, now_ms: int) -> bool:
+        """Whether a partition only has more records of which the follower gets none now: to try its fetch again, with
+        all partitions that are throttled, would cost the more with each append."""
+        requested = fetch.context.listed(topic_partition)
+        throttled = () if requested is None else self._throttled([requested], fetch.request.replica_id, now_ms)
+        if requested is None or not throttled:
+            return False
+        return not self._has_changed(requested, False, self._roles_for(fetch.request), False, throttled)
 
     def _record(self, results: Iterable[FetchedPartition], now_ms: int) -> None:
         """Count what a follower is sent of replicas that are listed as throttled, also of those in the ISR."""

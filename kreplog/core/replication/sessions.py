@@ -132,6 +132,13 @@ class FetchContext:
     def session_id(self) -> int:
         return NO_SESSION if self._session is None else self._session.id
 
+    def listed(self, partition: TopicPartition) -> FetchPartition | None:
+        """A partition as it was listed last; None if it is not."""
+        if self._session is None:
+            return next((listed for listed in self.request.partitions if listed.partition == partition), None)
+        held = self._session.held.get(partition)
+        return None if held is None else held.request
+
     def evaluate(self) -> Sequence[FetchPartition]:
         """The partitions to read now, in this order: those listed if there is no session, else the dirty ones.
 

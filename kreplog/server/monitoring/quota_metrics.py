@@ -19,7 +19,7 @@ _NAMES = {
     QuotaKey.REQUEST_PERCENTAGE: ("request", "request_time", "CPU time of requests, in percent of a processor."),
     QuotaKey.CONTROLLER_MUTATION_RATE: ("controllermutation", "tokens", "Partitions that may be created or deleted."),
     QuotaKey.CONNECTION_CREATION_RATE: (
-        "socket_server",
+        "socketservermetrics",
         "connection_accept_rate",
         "Connections that are accepted by the second of an IP address.",
     ),

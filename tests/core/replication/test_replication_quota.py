@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from kreplog.config import ReplicationConfig, TopicConfig
@@ -20,6 +22,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.replication.replication_quota import ReplicationQuota
+from kreplog.core.replication.sessions import FetchContext
 from kreplog.core.throttled_replicas import (
     FOLLOWER_THROTTLED_REPLICAS,
     LEADER_THROTTLED_REPLICAS,
@@ -171,3 +174,33 @@ def test_a_dynamic_rate_replaces_the_static_one_at_once() -> None:
     assert cluster.manager.follower_quota.bytes_per_second == 2**63 - 1
     cluster.request(UpdateMetadataRequest(9, 1, cluster.epoch, BROKERS, sequence=2))
     assert cluster.manager.leader_quota.bytes_per_second == 10
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_appends_do_not_try_a_fetch_again_that_gets_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, in_session: bool
+) -> None:
+    """Each would look at all partitions that are throttled; another leader is noticed at once all the same."""
+    tries: list[FetchContext] = []
+    evaluate = FetchContext.evaluate
+
+    def counted(self: FetchContext) -> Sequence[FetchPartition]:
+        tries.append(self)
+        return evaluate(self)
+
+    monkeypatch.setattr(FetchContext, "evaluate", counted)
+    cluster = Cluster(rate=10)
+    cluster.append("a" * 100)
+    cluster.fetch(CATCHING_UP, 0)
+    session_id, epoch = cluster.sessions[CATCHING_UP] if in_session else (0, -1)
+    listed = FetchPartition(TP, "id", 1, 1, 1, 0, 1 << 20)
+    request = FetchRequest(CATCHING_UP, 1, 500, 1, 10 << 20, (listed,), (), session_id, epoch)
+    assert not [effect for effect in cluster.request(request, CATCHING_UP) if isinstance(effect, Reply)]
+    tries.clear()
+    for _ in range(10):
+        cluster.append("b" * 100)
+    assert not tries
+    cluster.leader_and_isr(IN_SYNC, 2, isr=(LEADER, IN_SYNC), config=LISTED)
+    replies = [each.response for each in cluster.effects if isinstance(each, Reply) and each.reply_to == CATCHING_UP]
+    assert isinstance(replies[-1], FetchResponse) and len(replies) == 2
+    assert replies[-1].partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH

@@ -111,6 +111,8 @@ def test_metrics_of_a_broker(tmp_path: Path, batch: bytes) -> None:
         ):
             assert result[f"kafka_server_{name}",] == 1
         assert result["kafka_server_replicamanager_underreplicatedpartitions",] == 0
+        assert result["kafka_server_leaderreplication_byte_rate",] == 0
+        assert result["kafka_server_followerreplication_byte_rate",] == 0
         assert result["kafka_controller_kafkacontroller_activecontrollercount",] == 1
         assert result["kafka_controller_kafkacontroller_offlinepartitionscount",] == 0
         assert result["kafka_server_socketservermetrics_connection_count",] >= 1
