@@ -27,7 +27,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.follow_peers import CHANNELS, SIZE, Channel, Follow
+from benchmarks.follow_peers import CHANNELS, SIZE, Channel, Follow, Pipe
 from benchmarks.harness import quiet
 from kreplog import Log
 
@@ -189,7 +189,9 @@ def _turned(contestants: list[T], repetition: int) -> list[T]:
 
 
 def _latency_table(samples: dict[type[Channel], list[list[float]]]) -> Table:
-    table = Table("way", *(f"{name} us (range)" for name in _PARTS), "reached", title="a record in another process")
+    """Beside other work both wait for a processor: a ratio to the pipe is of the same repetition."""
+    heads = [f"{name} us (range)" for name in _PARTS] + [f"{name} to the pipe" for name in MUST_US]
+    table = Table("way", *heads, "reached", title="a record in another process")
     for channel, runs in samples.items():
         parts = {name: [part(run, share) for run in runs] for name, share in _PARTS.items()}
         middle = {name: statistics.median(values) for name, values in parts.items()}
@@ -198,6 +200,9 @@ def _latency_table(samples: dict[type[Channel], list[list[float]]]) -> Table:
             within = [all(middle[name] <= bound for name, bound in goal.items()) for goal in (AIM_US, MUST_US)]
             reached = "aim" if within[0] else "yes" if within[1] else "NO"
         cells = [f"{middle[name]:.1f} ({min(values):.1f}..{max(values):.1f})" for name, values in parts.items()]
+        for share in (_PARTS[name] for name in MUST_US):
+            pairs = zip(runs, samples[Pipe], strict=True)
+            cells.append(_ratio([part(run, share) / part(limit, share) for run, limit in pairs]))
         table.add_row(channel.name, *cells, reached)
     return table
 
