@@ -22,6 +22,7 @@ from kreplog.commands.acls import acl_app
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.broker_settings import alter, describe
 from kreplog.commands.cluster_features import features_app
+from kreplog.commands.cluster_tracing import trace_app
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.console import console_app
 from kreplog.commands.consume import consume_app
@@ -76,6 +77,7 @@ APPS = {
     "consume": consume_app,
     "console": console_app,
     "top": top_app,
+    "trace": trace_app,
 }
 """Apps by the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
 
