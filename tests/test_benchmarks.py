@@ -250,6 +250,14 @@ def test_tls_is_measured_beside_plaintext(tmp_path: Path) -> None:
         assert re.search(rf"{row}, .*PLAINTEXT.*SSL.*TLS to plaintext", printed)
 
 
+def test_what_watching_costs_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra `console`")
+    printed = python("-m", "benchmarks.bench_console", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
+    assert re.search(r"the page has all 8 partitions after [\d.]+ s", printed)
+    for watcher in ("nobody", "console", "top"):
+        assert re.search(rf"{watcher}: brokers [\d.]+ % of a core each; .*; produce p50 [\d.]+ ms ", printed)
+
+
 def test_quotas_are_measured(tmp_path: Path) -> None:
     printed = python("-m", "benchmarks.bench_quotas", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
     for row in (

@@ -14,8 +14,9 @@ from kreplog.types import NO_LEADER, TopicPartition
 MIN_AGE_S = 1.0
 """Those who look at the same time share the result."""
 
-SHARE = 0.01
-"""The most of a processor that reading the log ends takes: a topic with many partitions has many."""
+SHARE = 0.005
+"""The most of a processor that reading the log ends takes: a topic with many partitions has many. A leader takes more
+for them than the thread here, and the metadata are read besides."""
 
 
 class TopicRates:
