@@ -69,14 +69,8 @@ class ClientSecurity:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ClientSecurity:
-        """From a properties file, as Kafka's tools take with --command-config: lines of `name=value`. Raises as `of`,
-        and UsageError for a file that cannot be read."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UsageError(f"the properties {path} cannot be read: {reason}", path=str(path)) from error
-        return cls.of(dict(_properties(text)))
+        """From a properties file, as Kafka's tools take with --command-config. Raises as `of` and read_properties."""
+        return cls.of(read_properties(path))
 
     def secure(self, sock: socket.socket, host: str, deadline: float) -> socket.socket:
         """A connected socket, which it owns, or that of TLS over it after the handshake; non-blocking then.
@@ -101,6 +95,18 @@ class ClientSecurity:
 
 
 PLAINTEXT = ClientSecurity()
+
+
+def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The settings security.protocol, ssl.* and sasl.* of a properties file, lines of `name=value`.
+
+    Raises UsageError for a file that cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"the properties {path} cannot be read: {reason}", path=str(path)) from error
+    return {name: value for name, value in _properties(text) if name.startswith(_OF_SECURITY)}
 
 
 def has_input(sock: socket.socket) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,10 @@ from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.security.acls import AclBinding, AclFilter, Operation, PatternType, Permission
 from kreplog.core.security.acls import ResourceType as Kind
-from kreplog.errors import AuthenticationError, KreplogError
+from kreplog.errors import AuthenticationError, KreplogError, UsageError
 from kreplog.server.settings import STANDARD_AUTHORIZER
+from kreplog.types import TopicPartition
+from kreplog_jobs import audit, export, job, mirror
 from pyspark_kreplog.options import ReadOptions, parse_batch
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
@@ -83,12 +86,17 @@ class Secured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("security")
+    with _running(tmp_path_factory.mktemp("security"), "User:ANONYMOUS") as made:
+        yield made
+
+
+@contextmanager
+def _running(folder: Path, super_users: str) -> Iterator[Secured]:
     certificates = Certificates(folder / "ca")
     settings = [
         *GROUPS[2:],
         f'"authorizer.class.name" = "{STANDARD_AUTHORIZER}"',
-        '"super.users" = "User:ANONYMOUS"',
+        f'"super.users" = "{super_users}"',
     ]
     cluster = LocalCluster.create(folder / "c", [0], 0, settings)
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(("SSL", "SASL_SSL"), free_ports(2), strict=True)}
@@ -283,3 +291,110 @@ def is_denied(options: ReadOptions) -> bool:
     except TopicAuthorizationError:
         return True
     return False
+
+
+# The jobs
+
+
+def properties(file: Path, options: dict[str, str]) -> tuple[str, Path]:
+    """The brokers of Spark's options, and the file with their settings of security."""
+    lines = {name.removeprefix("kafka."): value for name, value in options.items()}
+    brokers = lines.pop("bootstrap.servers")
+    escaped = {name: value.replace("\n", "\\n") for name, value in lines.items()}
+    file.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
+    return brokers, file
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Another cluster, with a CA and an alice of its own, who may do everything there."""
+    with _running(tmp_path_factory.mktemp("other"), "User:ANONYMOUS;User:alice") as made:
+        yield made
+
+
+def test_export_reads_topics_by_a_file_of_properties(
+    spark: SparkSession, secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    brokers, config = properties(tmp_path / "client.properties", secured.alice())
+    lake = tmp_path / "lake"
+    export.main(brokers, lake, "read", max_bytes=1 << 30, command_config=config)
+    assert spark.read.parquet(str(lake / "topic=read")).count() == COUNT
+    assert_no_secret(spark, lake, capfd)
+    _, wrong = properties(tmp_path / "wrong.properties", secured.alice("wrong-secret"))
+    with pytest.raises(Exception, match="AuthenticationError") as refused:
+        export.main(brokers, tmp_path / "other", "read", max_bytes=1 << 30, command_config=wrong)
+    assert "secret" not in str(refused.value)
+
+
+def test_mirror_has_settings_for_each_cluster(
+    spark: SparkSession, secured: Secured, other: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a certificate in the source, by a password in the target; a topic that is not there is created."""
+    source, of_source = properties(tmp_path / "source.properties", secured.carol())
+    target, of_target = properties(tmp_path / "target.properties", other.alice())
+    with Consumer(other.cluster.bootstrap()) as consumer:
+        existing = consumer.topics()
+    name = "moved"
+    make_topic(secured.cluster, name, 2, 1)
+    with secured.cluster.store_session() as session:
+        store_requests.create_acls(session, [allow("CN=carol", Kind.TOPIC, name, Operation.READ)])
+    with Producer(secured.cluster.bootstrap()) as producer:
+        producer.append_arrow(name, pa.record_batch({"value": [b"%d" % number for number in range(COUNT)]}))
+    assert name not in existing
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(source_config: Path | None, target_config: Path | None) -> None:
+        mirror.main(source, target, checkpoint, name, source_config=source_config, target_config=target_config)
+
+    eventually(lambda: not denied(secured, name), lambda: "the ACL is not applied")
+    run(of_source, of_target)
+    assert sorted(values(other.cluster, name)) == sorted(values(secured.cluster, name))
+    assert_no_secret(spark, checkpoint, capfd)
+    with pytest.raises(KreplogError) as refused:
+        run(of_source, properties(tmp_path / "wrong.properties", other.alice("wrong-secret"))[1])
+    assert "(user alice)" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def denied(secured: Secured, topic: str) -> bool:
+    return is_denied(parse_batch(secured.carol() | {"subscribe": topic}))
+
+
+def test_audit_reads_the_metadata_by_a_file_of_properties(secured: Secured, other: Secured, tmp_path: Path) -> None:
+    """A single broker has one replica of each partition, which the job says once the brokers have named them."""
+    brokers, config = properties(tmp_path / "client.properties", other.alice())
+    with pytest.raises(UsageError, match="there is nothing to compare: of 2 partitions"):
+        audit.main(subscribe="read", bootstrap=brokers, command_config=config)
+    _, stranger = properties(tmp_path / "stranger.properties", secured.alice())
+    with pytest.raises(KreplogError, match=r"is ssl\.truststore\.location the CA"):
+        audit.main(subscribe="read", bootstrap=brokers, command_config=stranger)
+    assert audit.assigned_by(brokers, ["read"], job.security_of(brokers, config)) == {
+        TopicPartition("read", partition): (0,) for partition in range(2)
+    }
+    found = audit.log_directories_of(brokers, job.security_of(brokers, config))
+    assert [directory.path for directory in found] == [str(other.cluster.home(0) / "data")]
+
+
+def test_properties_that_a_job_refuses(secured: Secured, tmp_path: Path) -> None:
+    brokers, config = properties(tmp_path / "client.properties", secured.alice())
+    with pytest.raises(UsageError, match="--command-config is of connections to brokers, and data is a directory"):
+        export.main("data", tmp_path / "lake", command_config=config)
+    with pytest.raises(UsageError, match="--target-config is of connections to brokers"):
+        mirror.main(brokers, str(tmp_path), tmp_path / "c", source_config=config, target_config=config)
+    with pytest.raises(UsageError, match="name them with --bootstrap"):
+        audit.main(tmp_path, command_config=config)
+    config.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.password=secret\n")
+    with pytest.raises(UsageError, match=r"client\.properties: sasl\.mechanism = GSSAPI") as refused:
+        export.main(brokers, tmp_path / "lake", command_config=config)
+    assert "secret" not in str(refused.value)
+    assert not (tmp_path / "lake").exists()
+
+
+def assert_no_secret(spark: SparkSession, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In what a job has written, printed and left in Spark's UI."""
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    texts = list(capfd.readouterr())
+    for execution in map(executions.apply, range(executions.size())):
+        texts += [execution.description(), execution.details(), execution.physicalPlanDescription()]
+    texts += [path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file()]
+    assert [text for text in texts if PASSWORD in text] == []

@@ -3,7 +3,7 @@
     python -m kreplog_jobs.audit --cluster my-cluster
     python -m kreplog_jobs.audit --replicas 1=/srv/broker-1/data --replicas 2=/srv/broker-2/data
     python -m kreplog_jobs.audit --replicas 1=host-1:/srv/data --replicas 2=host-2:/srv/data --master spark://master:7077
-    python -m kreplog_jobs.audit --bootstrap host-1:9092 --master spark://master:7077
+    python -m kreplog_jobs.audit --bootstrap host-1:9092 --command-config admin.properties --master spark://master:7077
 
 Each log directory is read on the host that is named with it, by a Spark worker there; without one, on any. With
 --bootstrap alone the brokers name their hosts and log directories.
@@ -48,6 +48,7 @@ from kreplog_jobs.audit_replicas import (
     record_digests,
 )
 from kreplog_jobs.on_hosts import LogDirectory, RunOnHosts, run_on_hosts
+from pyspark_kreplog.kafka_options import ConsumerSettings
 from pyspark_kreplog.network import connect
 
 _LOCALITY_WAIT = "10min"
@@ -72,13 +73,17 @@ def main(
             "which host and where the log directories are."
         ),
     ] = None,
+    command_config: job.CommandConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
     master: job.Master = None,
 ) -> None:
     """Compare the replicas of a cluster's partitions, and name what differs by partition, offset and broker."""
+    if command_config is not None and bootstrap is None:
+        raise UsageError("--command-config has properties of connections to brokers: name them with --bootstrap")
+    security = job.security_of(bootstrap or "", command_config)
     topics = topics_of(subscribe)
-    assigned = assigned_by(bootstrap, topics)
-    directories = log_directories(cluster, replicas or [], bootstrap)
+    assigned = assigned_by(bootstrap, topics, security)
+    directories = log_directories(cluster, replicas or [], bootstrap, security)
     on_hosts = any(directory.host for directory in directories)
     planned = None if on_hosts else plan(directories, topics, assigned)
     with job.session("audit", master, spark_locality_wait=_LOCALITY_WAIT) as spark:
@@ -116,7 +121,9 @@ def main(
         raise typer.Exit(1)
 
 
-def log_directories(cluster: Path | None, replicas: Sequence[str], bootstrap: str | None) -> list[LogDirectory]:
+def log_directories(
+    cluster: Path | None, replicas: Sequence[str], bootstrap: str | None, security: Mapping[str, str] | None = None
+) -> list[LogDirectory]:
     """Every log directory that is named, or else those of the running brokers. Raises UsageError, UnreachableError."""
     found = []
     for text in replicas:
@@ -134,7 +141,7 @@ def log_directories(cluster: Path | None, replicas: Sequence[str], bootstrap: st
             raise UsageError(f"{cluster} is no cluster's directory: it holds no broker-*/data", path=str(cluster))
         found += [LogDirectory(int(home.parent.name.removeprefix("broker-")), str(home)) for home in homes]
     if not found and bootstrap is not None:
-        return log_directories_of(bootstrap)
+        return log_directories_of(bootstrap, security)
     if not found:
         raise UsageError(
             "name what to audit: --cluster DIRECTORY, --replicas ID=DIRECTORY for each broker, or --bootstrap HOST:PORT"
@@ -145,14 +152,15 @@ def log_directories(cluster: Path | None, replicas: Sequence[str], bootstrap: st
     return found
 
 
-def log_directories_of(bootstrap: str) -> list[LogDirectory]:
+def log_directories_of(bootstrap: str, security: Mapping[str, str] | None = None) -> list[LogDirectory]:
     """The log directories of all brokers that respond, on the hosts of their listeners. Raises UnreachableError, and
     ImportError without the packages of kreplog[cluster], which `connect` names."""
     from kreplog.client.admin_client import AdminClient
     from kreplog.client.log_dirs import online_directories
+    from kreplog.client.security import ClientSecurity
 
     with asyncio.Runner() as runner:
-        admin = AdminClient(runner, bootstrap.split(","))
+        admin = AdminClient(runner, bootstrap.split(","), ClientSecurity.of(security))
         admin.metadata([])
         found = online_directories(admin, admin.live)
     return [
@@ -165,11 +173,13 @@ def topics_of(text: str | None) -> list[str] | None:
     return None if text is None else [topic.strip() for topic in text.split(",") if topic.strip()]
 
 
-def assigned_by(bootstrap: str | None, topics: Sequence[str] | None) -> dict[TopicPartition, tuple[int, ...]] | None:
+def assigned_by(
+    bootstrap: str | None, topics: Sequence[str] | None, security: Mapping[str, str] | None = None
+) -> dict[TopicPartition, tuple[int, ...]] | None:
     """The assigned replicas of each partition, by the brokers' metadata; None without brokers. Raises KreplogError."""
     if bootstrap is None:
         return None
-    with connect(bootstrap) as consumer:
+    with connect(bootstrap, settings=ConsumerSettings(security=security or {})) as consumer:
         found = {
             place: known for topic in topics or consumer.topics() for place, known in consumer.partitions(topic).items()
         }

@@ -1,7 +1,7 @@
 """Job `export`: topics to Parquet by topic and day, what is new since the last run, each record exactly once.
 
     python -m kreplog_jobs.export data --output lake
-    python -m kreplog_jobs.export broker-1:9092,broker-2:9092 --output lake
+    python -m kreplog_jobs.export broker-1:9092,broker-2:9092 --output lake --command-config client.properties
 
 Runs until it has what was committed at its start, and again from there the next time. The output directory is
 
@@ -23,7 +23,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -51,23 +51,24 @@ def main(
     subscribe: job.Topics = None,
     headers: Annotated[bool, typer.Option("--headers", help="Write the records' headers as well.")] = False,
     max_bytes: Annotated[int, typer.Option(min=1, help="Bytes of log in one batch, about.")] = 1 << 30,
+    command_config: job.CommandConfig = None,
     master: job.Master = None,
 ) -> None:
     """Export new records of topics to Parquet, partitioned by topic and day, each record exactly once."""
+    place = job.place(source, job.security_of(source, command_config))
     with Lake(output) as lake:
         before = lake.records()
-        _export(lake, source, subscribe, headers, max_bytes, master)
+        _export(lake, place | job.subscription(subscribe), headers, max_bytes, master)
         print(f"{output}: {lake.records() - before:,} records exported, {lake.records():,} in all")
 
 
-def _export(lake: Lake, source: str, topics: str | None, headers: bool, max_bytes: int, master: str | None) -> None:
-    place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": source}
+def _export(lake: Lake, source: Mapping[str, str], headers: bool, max_bytes: int, master: str | None) -> None:
     with job.session("export", master) as spark:
         rows = (
             spark.readStream.format("kreplog")
             .schema(_SCHEMA + (_HEADERS if headers else ""))
             .options(startingOffsets="earliest", maxBytesPerTrigger=str(max_bytes))
-            .options(**place, **job.subscription(topics))
+            .options(**source)
             .load()
         )
         query = rows.writeStream.foreachBatch(lake.write).option("checkpointLocation", str(lake.checkpoint))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import pyspark_kreplog
 from kreplog.errors import KreplogError, UsageError
+from pyspark_kreplog.kafka_options import client_module
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,10 @@ Master = Annotated[
     str | None, typer.Option(help="Spark's master, as in local[4] or spark://host:7077 [default: Spark's own setting].")
 ]
 
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(help="Properties of the connections to brokers, such as security.protocol=SASL_SSL and a password."),
+]
 
 _BROKERS = re.compile(r"[^/\s,]+:\d+(,[^/\s,]+:\d+)*")
 
@@ -38,6 +43,32 @@ _BROKERS = re.compile(r"[^/\s,]+:\d+(,[^/\s,]+:\d+)*")
 def is_brokers(text: str) -> bool:
     """Whether it is host:port,host:port; a directory of such a name is written ./name."""
     return _BROKERS.fullmatch(text) is not None
+
+
+def security_of(brokers: str, config: Path | None, option: str = "--command-config") -> dict[str, str]:
+    """Kafka's settings of a client's security from the properties `config`, for connections to `brokers`; none without
+    a file. They are not on the command line, where other users of the host would see passwords.
+
+    option: by which the file is given. Raises UsageError, which quotes no secret, also where `brokers` is a
+    directory."""
+    if config is None:
+        return {}
+    if not is_brokers(brokers):
+        raise UsageError(f"{option} is of connections to brokers, and {brokers} is a directory: leave the option out")
+    security = client_module("security", "reach")
+    settings: dict[str, str] = security.read_properties(config)
+    try:
+        security.ClientSecurity.of(settings)
+    except UsageError as error:
+        raise UsageError(f"{option} {config}: {error}", path=str(config)) from None
+    return settings
+
+
+def place(source: str, security: Mapping[str, str]) -> dict[str, str]:
+    """The options of a read from brokers with the settings of `security`, or from a directory."""
+    if not is_brokers(source):
+        return {"path": source}
+    return {"kafka.bootstrap.servers": source, **{f"kafka.{name}": value for name, value in security.items()}}
 
 
 def run(main: Callable[..., None]) -> None:

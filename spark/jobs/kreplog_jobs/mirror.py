@@ -1,7 +1,7 @@
 """Job `mirror`: topics of one cluster into another, with offsets translated; what is new since the last run.
 
     python -m kreplog_jobs.mirror kafka-1:9092,kafka-2:9092 copy --checkpoint mirror
-    python -m kreplog_jobs.mirror data kafka-1:9092 --checkpoint mirror --subscribe orders,accounts
+    python -m kreplog_jobs.mirror data kafka-1:9092 --checkpoint mirror --target-config target.properties
     python -m kreplog_jobs.mirror --checkpoint mirror --translate orders:0:1700
 
 Source and target are brokers, kreplog's or Apache Kafka's, or a directory of <topic>-<partition> folders. Runs until
@@ -95,6 +95,11 @@ def main(
         Path | None,
         typer.Option(help="Print the same for a file of topic,partition,offset lines, as kafka-consumer-groups has."),
     ] = None,
+    source_config: Annotated[
+        Path | None,
+        typer.Option(help="Properties of the connections to SOURCE, such as security.protocol=SASL_SSL."),
+    ] = None,
+    target_config: Annotated[Path | None, typer.Option(help="The same of the connections to TARGET.")] = None,
     master: job.Master = None,
 ) -> None:
     """Mirror topics of one cluster into another, each run what is new; or translate offsets of the source."""
@@ -107,11 +112,13 @@ def main(
         return
     if source is None or target is None:
         raise UsageError("name SOURCE and TARGET: brokers as host:port, or a directory")
-    options = source_options(source, subscribe, skip_lost, read_committed)
+    security = job.security_of(source, source_config, "--source-config")
+    target_security = job.security_of(target, target_config, "--target-config")
+    options = source_options(source, subscribe, skip_lost, read_committed, security)
     if options.path and not job.is_brokers(target) and os.path.realpath(options.path) == os.path.realpath(target):
         raise UsageError(f"{source} is what is read: choose another target")
     destination: Target = (
-        BrokersTarget(target, compression.value, replication_factor)
+        BrokersTarget(target, compression.value, replication_factor, target_security)
         if job.is_brokers(target)
         else DirectoryTarget(os.path.abspath(target), compression.value)
     )
@@ -125,9 +132,15 @@ def main(
     print(f"{target}: {records:,} records of {len(partitions)} partitions mirrored; offsets are in {checkpoint}")
 
 
-def source_options(source: str, topics: str | None, skip_lost: bool, read_committed: bool = False) -> ReadOptions:
+def source_options(
+    source: str,
+    topics: str | None,
+    skip_lost: bool,
+    read_committed: bool = False,
+    security: Mapping[str, str] | None = None,
+) -> ReadOptions:
     """The options of a batch read of the source. Raises UsageError."""
-    place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": os.path.abspath(source)}
+    place = job.place(source if job.is_brokers(source) else os.path.abspath(source), security or {})
     if read_committed:
         place["isolationLevel"] = "read_committed"
     return parse_batch(

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -22,13 +22,14 @@ from kreplog.errors import KreplogError, StorageError, UsageError
 from kreplog.types import TopicPartition
 from kreplog_jobs.offset_map import OffsetMap, runs_of
 from pyspark_kreplog.commit import check_no_broker
+from pyspark_kreplog.kafka_options import ConsumerSettings
 from pyspark_kreplog.log_directory import discover, topic_id_of
 from pyspark_kreplog.network import connect, uuid_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kreplog.client import Producer
+    from kreplog.client import Consumer, Producer
 
 BATCH_BYTES = 1_000_000
 TOPIC_TIMEOUT_S = 30.0
@@ -141,14 +142,19 @@ class _MirroredLog:
 
 @dataclass(frozen=True, slots=True)
 class BrokersTarget:
-    """The topics of the cluster at `bootstrap`. replication_factor: of topics that are created; -1: the brokers'."""
+    """The topics of the cluster at `bootstrap`. replication_factor: of topics that are created; -1: the brokers'.
+    security: of connections there; holds passwords and keys, so that no text of the target has it."""
 
     bootstrap: str
     compression: str
     replication_factor: int = -1
+    security: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    def _connect(self) -> Consumer:
+        return connect(self.bootstrap, settings=ConsumerSettings(security=self.security))
 
     def describe(self, partitions: Mapping[str, int]) -> dict[TopicPartition, TargetPartition]:
-        with connect(self.bootstrap) as consumer:
+        with self._connect() as consumer:
             existing = sorted(set(consumer.topics()) & partitions.keys())
             known = {place: state for topic in existing for place, state in consumer.partitions(topic).items()}
             starts, ends = consumer.beginning_offsets(known), consumer.end_offsets(known)
@@ -176,7 +182,7 @@ class BrokersTarget:
             time.sleep(0.1)  # brokers learn of new topics one after the other
 
     def _counts(self, topics: Mapping[str, int]) -> dict[str, int]:
-        with connect(self.bootstrap) as consumer:
+        with self._connect() as consumer:
             existing = sorted(set(consumer.topics()) & topics.keys())
             return {topic: len(consumer.partitions(topic)) for topic in existing}
 
@@ -184,8 +190,12 @@ class BrokersTarget:
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
+        from kreplog.client.security import ClientSecurity
+
         try:
-            admin = KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
+            admin = KafkaAdminClient(
+                bootstrap_servers=self.bootstrap.split(","), **ClientSecurity.of(self.security).of_kafka_python()
+            )
             try:
                 admin.create_topics(
                     {
@@ -204,12 +214,16 @@ class BrokersTarget:
     def open(self, mirror: str, partition: TopicPartition) -> Iterator[PartitionTarget]:
         from kreplog.client import Producer
 
-        with connect(self.bootstrap) as consumer:
+        with self._connect() as consumer:
             topic_id = _text(consumer.partitions(partition.topic)[partition].topic_id)
             start = consumer.beginning_offsets([partition])[partition]
         client_id = f"kreplog-mirror-{mirror}"
         with Producer(
-            self.bootstrap, compression=self.compression, batch_bytes=BATCH_BYTES, client_id=client_id
+            self.bootstrap,
+            compression=self.compression,
+            batch_bytes=BATCH_BYTES,
+            client_id=client_id,
+            security=self.security,
         ) as producer:
             yield _MirroredPartition(producer, partition, topic_id, start)
 
