@@ -27,7 +27,8 @@ from kreplog.core.security.acls import ResourceType as Kind
 from kreplog.errors import AuthenticationError, KreplogError, UsageError
 from kreplog.server.settings import STANDARD_AUTHORIZER
 from kreplog.types import TopicPartition
-from kreplog_jobs import audit, export, job, mirror
+from kreplog_jobs import audit, compact, export, job, mirror
+from kreplog_jobs import load as load_job
 from pyspark_kreplog.options import ReadOptions, parse_batch
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
@@ -360,6 +361,24 @@ def denied(secured: Secured, topic: str) -> bool:
     return is_denied(parse_batch(secured.carol() | {"subscribe": topic}))
 
 
+def test_load_and_compact_write_by_a_file_of_properties(
+    spark: SparkSession, other: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of them in a transaction."""
+    brokers, config = properties(tmp_path / "client.properties", other.alice())
+    (tmp_path / "rows.csv").write_text("id,name\n1,ann\n2,bob\n")
+    make_topic(other.cluster, "loaded", 1, 1)
+    load_job.main(
+        str(tmp_path / "rows.csv"), brokers, "loaded", "id", "name", transactional_id="load", command_config=config
+    )
+    assert sorted(values(other.cluster, "loaded")) == [b"ann", b"bob"]
+    data = tmp_path / "data"
+    load_job.main(str(tmp_path / "rows.csv"), str(data), "kept", "id", "name")
+    compact.main(data, "kept", into=brokers, into_topic="loaded", command_config=config)
+    assert sorted(values(other.cluster, "loaded")) == [b"ann", b"ann", b"bob", b"bob"]
+    assert_no_secret(spark, data, capfd)
+
+
 def test_audit_reads_the_metadata_by_a_file_of_properties(secured: Secured, other: Secured, tmp_path: Path) -> None:
     """A single broker has one replica of each partition, which the job says once the brokers have named them."""
     brokers, config = properties(tmp_path / "client.properties", other.alice())
@@ -381,6 +400,8 @@ def test_properties_that_a_job_refuses(secured: Secured, tmp_path: Path) -> None
         export.main("data", tmp_path / "lake", command_config=config)
     with pytest.raises(UsageError, match="--target-config is of connections to brokers"):
         mirror.main(brokers, str(tmp_path), tmp_path / "c", source_config=config, target_config=config)
+    with pytest.raises(UsageError, match="name them with --into"):
+        compact.main(tmp_path, "t", tmp_path / "out", command_config=config)
     with pytest.raises(UsageError, match="name them with --bootstrap"):
         audit.main(tmp_path, command_config=config)
     config.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.password=secret\n")

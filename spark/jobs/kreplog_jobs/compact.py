@@ -53,6 +53,7 @@ def main(
     null_keys: Annotated[
         NullKeys, typer.Option(help="Records without a key: fail, as Kafka does, or drop.")
     ] = NullKeys.fail,
+    command_config: job.CommandConfig = None,
     master: job.Master = None,
 ) -> None:
     """Write the newest value of each key of a topic; keys whose newest value is null are left out."""
@@ -63,6 +64,9 @@ def main(
         )
     if into is not None and (Path(into) / (into_topic or topic)).resolve() == (path / topic).resolve():
         raise UsageError(f"{topic} in {path} is what is read: choose another --into or --into-topic")
+    target = {} if into is None else job.place(into, job.security_of(into, command_config))
+    if into is None and command_config is not None:
+        raise UsageError("--command-config is of connections to brokers: name them with --into")
     if output is not None and output.exists():
         raise UsageError(f"{output} exists: give another --output, or delete it first", path=str(output))
     with job.session("compact", master) as spark:
@@ -82,8 +86,7 @@ def main(
                 newest.write.parquet(str(output), mode="error")
             else:
                 sink = newest.select("key", "value").write.format("kreplog").mode("append")
-                place = "kafka.bootstrap.servers" if job.is_brokers(str(into)) else "path"
-                sink.option(place, into).option("topic", into_topic or topic).save()
+                sink.options(**target, topic=into_topic or topic).save()
     print(f"{topic}: the newest values are in {output or into}")
 
 

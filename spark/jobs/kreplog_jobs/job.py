@@ -64,11 +64,11 @@ def security_of(brokers: str, config: Path | None, option: str = "--command-conf
     return settings
 
 
-def place(source: str, security: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read from brokers with the settings of `security`, or from a directory."""
-    if not is_brokers(source):
-        return {"path": source}
-    return {"kafka.bootstrap.servers": source, **{f"kafka.{name}": value for name, value in security.items()}}
+def place(where: str, security: Mapping[str, str]) -> dict[str, str]:
+    """The options of a data source or sink for brokers, with the settings of `security`, or for a directory."""
+    if not is_brokers(where):
+        return {"path": where}
+    return {"kafka.bootstrap.servers": where, **{f"kafka.{name}": value for name, value in security.items()}}
 
 
 def run(main: Callable[..., None]) -> None:

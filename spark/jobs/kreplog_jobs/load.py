@@ -12,6 +12,7 @@ are text, so that 007 stays 007.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,11 +60,12 @@ def main(
         typer.Option(help="To brokers: all rows or none, in a transaction with this id; the driver has all in memory."),
     ] = None,
     compression: Annotated[Codec, typer.Option(help="What record batches are compressed with.")] = Codec.lz4,
+    command_config: job.CommandConfig = None,
     master: job.Master = None,
 ) -> None:
     """Load Parquet, CSV or JSON files into a topic, by key; all rows or none, to brokers with --transactional-id."""
     kind = file_format or _format_of(files)
-    options = _target(target, topic, partitions, transactional_id)
+    options = _target(target, topic, partitions, transactional_id, job.security_of(target, command_config))
     with job.session("load", master) as spark:
         reader = spark.read
         if kind is Format.csv:
@@ -75,16 +77,18 @@ def main(
     print(f"{files}: loaded into {topic} in {target}")
 
 
-def _target(target: str, topic: str, partitions: int | None, transactional_id: str | None) -> dict[str, str]:
+def _target(
+    target: str, topic: str, partitions: int | None, transactional_id: str | None, security: Mapping[str, str]
+) -> dict[str, str]:
     """The sink's options for a directory or brokers. Raises UsageError for an option that is of the other."""
     if not job.is_brokers(target):
         if transactional_id is not None:
             raise UsageError("--transactional-id is for brokers: a directory gets all rows or none without it")
-        return {"path": target} | ({} if partitions is None else {"numPartitions": str(partitions)})
+        return job.place(target, security) | ({} if partitions is None else {"numPartitions": str(partitions)})
     if partitions is not None:
         raise UsageError(f"--partitions is for a directory: create {topic} on the brokers first, with its partitions")
     once = {} if transactional_id is None else {"kafka.transactional.id": transactional_id}
-    return {"kafka.bootstrap.servers": target} | once
+    return job.place(target, security) | once
 
 
 def to_records(rows: DataFrame, key: str | None, value: str | None) -> DataFrame:
