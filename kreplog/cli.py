@@ -17,11 +17,11 @@ import typer
 import kreplog
 from kreplog.commands import cursors, log, topic_folders
 from kreplog.commands.options import App, AsJson
-from kreplog.errors import KreplogError, OffsetOutOfRangeError, UnsupportedFeatureError, UsageError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, RegistrationRefusedError, UsageError
 
 REFUSED = 78
-"""Exit status of a broker that its cluster refuses for its version, EX_CONFIG of sysexits.h: to start it again, as it
-is, does not help."""
+"""Exit status of a broker that its cluster refuses for its version or its id, EX_CONFIG of sysexits.h: to start it
+again, as it is, does not help."""
 
 app = App()
 app.add_typer(log.app, name="log", help="Inspect, verify, recover and append to one partition directory.")
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_status(error: Exception) -> int:
-    if isinstance(error, UnsupportedFeatureError):
+    if isinstance(error, RegistrationRefusedError):
         return REFUSED
     return 2 if isinstance(error, UsageError | OffsetOutOfRangeError) else 1
 

@@ -292,7 +292,15 @@ class InvalidUpdateVersionError(UsageError):
     kafka_code = ErrorCode.INVALID_UPDATE_VERSION
 
 
-class UnsupportedFeatureError(KreplogError):
+class RegistrationRefusedError(KreplogError):
+    """A broker may not be part of its cluster as it is configured: to start it again does not help."""
+
+
+class DuplicateBrokerIdError(RegistrationRefusedError):
+    """Another running broker has the id of this one."""
+
+
+class UnsupportedFeatureError(RegistrationRefusedError):
     """This version of kreplog cannot run at the level of a feature that its cluster has finalized (KIP-584)."""
 
     kafka_code = ErrorCode.UNSUPPORTED_VERSION

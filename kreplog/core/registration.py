@@ -6,7 +6,8 @@ A step reads before it writes, and reads again after a lost reply: the content o
 started with this broker's id by mistake (F29). The node of a former process or session of this broker is replaced at
 once: its registration names a log directory whose lock this process holds now, so the former process is dead.
 A broker that cannot run at the finalized level of kreplog.version does not register (KIP-584): the step raises
-UnsupportedFeatureError, and the broker stops.
+UnsupportedFeatureError, and the broker stops. One whose id another broker has for so long that its session cannot be
+that of a dead process stops by DuplicateBrokerIdError.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
     CoordinationError,
+    DuplicateBrokerIdError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
@@ -32,6 +34,10 @@ RETRY_MS = 200
 
 WAIT_MS = 2000
 """How often a node of another session is read again although its watch has not fired."""
+
+DUPLICATE_MS = 60_000
+"""How long a broker waits for the session of another that has its id, as Kafka does by default
+(initial.broker.registration.timeout.ms)."""
 
 ATTEMPTS = 5
 """Tries in a row while other writers change the nodes in between."""
@@ -59,11 +65,14 @@ class Registration:
     get the events of `transition`. `broker_epoch`: of the last registration, -1 before the first. A broker that is
     stopping does not register again.
     `broker.unclean` is repeated in every registration until `clear_unclean`, since no controller may have read the
-    first.
+    first. duplicate_ms: how long it waits for one session, while it reaches the store, before it is refused; longer
+    than a session lasts whose process is dead, None for ever.
     """
 
-    def __init__(self, broker: BrokerRegistration) -> None:
+    def __init__(self, broker: BrokerRegistration, duplicate_ms: int | None = None) -> None:
         self.broker = broker
+        self._duplicate_ms = duplicate_ms
+        self._awaited: tuple[int, int] | None = None  # the session that is waited for, and since when
         self.state = RegistrationState.NO_SESSION
         self.session_id = 0
         self.broker_epoch = -1
@@ -121,6 +130,7 @@ class Registration:
 
     def _lose_session(self) -> None:
         self.session_id = 0
+        self._awaited = None
         self.registered = None
         self.state = RegistrationState.NO_SESSION
 
@@ -147,6 +157,7 @@ class Registration:
                     continue
             self._due_ms = now_ms + RETRY_MS
         except ConnectionLossError:
+            self._awaited = None  # sessions last longer where the store does not respond
             self._due_ms = now_ms + RETRY_MS
         except SessionExpiredError:
             self._lose_session()
@@ -166,11 +177,23 @@ class Registration:
         elif (yield from self._watch()) is None:
             raise NoNodeError("deleted meanwhile", path=self._node)
         else:
+            owner = standing.stat.ephemeral_owner
+            self._check_duplicate(owner, now_ms)
             if self.state is not RegistrationState.WAITING:
-                owner = standing.stat.ephemeral_owner
                 yield StateChange("warning", f"broker {self.broker.id} waits for session {owner}, which owns its node")
             self.state = RegistrationState.WAITING
             self._due_ms = now_ms + WAIT_MS
+
+    def _check_duplicate(self, owner: int, now_ms: int) -> None:
+        """Raises DuplicateBrokerIdError once the session has owned the node for duplicate_ms."""
+        if self._awaited is None or self._awaited[0] != owner:
+            self._awaited = owner, now_ms
+        waited_ms = now_ms - self._awaited[1]
+        if self._duplicate_ms is not None and waited_ms >= self._duplicate_ms:
+            raise DuplicateBrokerIdError(
+                f"broker {self.broker.id} cannot register: another running broker has had this id for "
+                f"{waited_ms // 1000} s; give one of them another broker.id, or stop the other and start this one again"
+            )
 
     def _is_own(self, node: Node) -> bool:
         """Whether this session wrote the node, and only the reply was lost (F28)."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from kreplog.core import features
 from kreplog.core.broker.metadata_waits import MetadataWaits
 from kreplog.core.memory import MemoryAccount
-from kreplog.errors import UnsupportedFeatureError, UsageError
+from kreplog.errors import RegistrationRefusedError, UsageError
 from kreplog.server.authorization.acl_cache import AclCache
 from kreplog.server.clock import loop_ms
 from kreplog.server.dynamic_settings import DynamicSettings
@@ -363,8 +363,8 @@ class Broker:
         self.runners.stop()
         self.senders.close()
         await self.store.close()
-        # A broker that may not register has done nothing wrong: another version takes its logs over as they are.
-        intact = self._failure is None or isinstance(self._failure, UnsupportedFeatureError)
+        # A broker that may not register has done nothing wrong: another process takes its logs over as they are.
+        intact = self._failure is None or isinstance(self._failure, RegistrationRefusedError)
         if intact:
             await self.logs.write_checkpoints()
         self.group_logs.close()

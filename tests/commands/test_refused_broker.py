@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.cli import REFUSED
+from kreplog.cli import REFUSED, _exit_status
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core import nodes
 from kreplog.core.features import FinalizedVersion, encode
+from kreplog.errors import DuplicateBrokerIdError, KreplogError, UsageError
 from kreplog.types import SetData
 from tests.integration.clusters import WITHIN_S, end
 
@@ -34,3 +35,8 @@ def test_a_broker_of_a_version_that_its_cluster_has_left_behind_is_not_restarted
     assert b"broker 0 supports kreplog.version 1 to 1, and its cluster is at 2" in done.stderr
     unit = UNIT.read_text(encoding="utf-8")
     assert "Restart=on-failure\n" in unit and f"RestartPreventExitStatus={REFUSED}\n" in unit
+
+
+def test_a_broker_whose_id_another_has_exits_with_the_same_status() -> None:
+    assert _exit_status(DuplicateBrokerIdError("")) == REFUSED
+    assert (_exit_status(UsageError("")), _exit_status(KreplogError(""))) == (2, 1)

@@ -13,8 +13,8 @@ from kreplog.coord.memory import MemorySession, MemoryStore
 from kreplog.core import nodes, registration
 from kreplog.core.effects import Effect, GetNodes, Multi, StateChange
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
-from kreplog.core.registration import Registration, RegistrationState
-from kreplog.errors import ConnectionLossError, CoordinationError
+from kreplog.core.registration import RETRY_MS, WAIT_MS, Registration, RegistrationState
+from kreplog.errors import ConnectionLossError, CoordinationError, DuplicateBrokerIdError
 from kreplog.types import BrokerRegistration, Delete, Node, NodeStat, WatchEvent
 
 BROKER = BrokerRegistration(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0), directories=("one", "two"))
@@ -33,9 +33,15 @@ def no_fault(number: int, effect: Effect) -> str:
 class Shell:
     """One broker process: its session, its clock, and the steps of its registration, each run to the end."""
 
-    def __init__(self, store: MemoryStore, fault: Fault = no_fault, broker: BrokerRegistration = BROKER) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        fault: Fault = no_fault,
+        broker: BrokerRegistration = BROKER,
+        duplicate_ms: int | None = None,
+    ) -> None:
         self.store = store
-        self.core = Registration(broker)
+        self.core = Registration(broker, duplicate_ms)
         self.fault = fault
         self.now_ms = 1000
         self.effects: list[Effect] = []
@@ -216,6 +222,35 @@ def test_f29_the_node_of_a_process_with_other_directories_is_waited_for() -> Non
     shell.step(WatchFired(shell.fired.popleft()))
     assert registered(shell, 2)
     assert not any(isinstance(operation, Delete) for multi in shell.wrote for operation in multi.operations)
+
+
+def test_a_broker_whose_id_another_has_for_longer_than_a_dead_one_is_refused() -> None:
+    """The time counts of one session, and while the store responds."""
+    store = MemoryStore()
+    former = Shell(store, broker=STRANGER)
+    former.connect()
+    shell = Shell(store, duplicate_ms=10_000)
+    shell.connect()
+    shell.now_ms += 9999
+    shell.step(Tick())
+    shell.fault = lambda number, effect: "before"
+    shell.now_ms += WAIT_MS
+    shell.step(Tick())
+    shell.fault = no_fault
+    shell.now_ms += RETRY_MS
+    shell.step(Tick())
+    assert former.session is not None
+    store.expire(former.session.id)
+    another = Shell(store, broker=STRANGER)
+    another.connect()
+    for _ in range(4):
+        shell.now_ms += 2499
+        shell.step(Tick())
+        assert shell.state_is(RegistrationState.WAITING)
+    shell.now_ms += 10_000
+    with pytest.raises(DuplicateBrokerIdError, match=r"another running broker has had this id for 1\d s"):
+        shell.step(Tick())
+    assert registered(another, 2)
 
 
 def test_f29_the_node_goes_between_looking_and_watching() -> None:

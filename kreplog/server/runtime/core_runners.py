@@ -12,7 +12,7 @@ from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.registration import Registration
+from kreplog.core.registration import DUPLICATE_MS, Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import InvariantError
@@ -30,7 +30,8 @@ def make_cores(
     own, topic_ids, strays = settings.broker_id, hosted.topic_ids(), hosted.strays.keys()
     disk_lost = any(directory.start.is_new for directory in hosted.directories)
     replicas = ReplicaManager(own, settings.replication, topic_ids, disk_lost, strays, memory)
-    registered, metadata = Registration(registration), replicas.metadata
+    registered = Registration(registration, max(DUPLICATE_MS, 3 * settings.session_timeout_ms))
+    metadata = replicas.metadata
     return BrokerCores(
         replicas,
         Controller(own, settings.replication, topic_defaults=settings.topic),

@@ -18,7 +18,7 @@ from typing import Any
 
 from kreplog.core.effects import Core, Effect
 from kreplog.core.events import Event, Tick, WatchFired
-from kreplog.errors import CoordinationError, InvariantError, KreplogError, UnsupportedFeatureError
+from kreplog.errors import CoordinationError, InvariantError, KreplogError, RegistrationRefusedError
 from kreplog.types import WatchEvent
 
 _log = logging.getLogger("kreplog.server")
@@ -79,7 +79,7 @@ class _Runner:
             self._timer.cancel()
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, UnsupportedFeatureError):
+        if isinstance(error, RegistrationRefusedError):
             _log.critical("%s; this broker stops", error)
         else:
             _log.critical("%s: the core has failed, the broker stops", self.name, exc_info=error)
