@@ -324,7 +324,8 @@ class Topic(Closing):
         self._folder.add_partitions(total)
 
     def flush(self) -> None:
-        """Make everything appended so far durable. Raises LogFailedError."""
+        """Make everything appended so far durable, also by a process that was killed before it had flushed it. Raises
+        LogFailedError, StorageError (of a partition that cannot be opened)."""
         self._folder.flush()
 
     def close(self) -> None:

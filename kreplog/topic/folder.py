@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kreplog._native import log as segmented_log
 from kreplog._native import writable
 from kreplog._native.checkpoint import OffsetCheckpoint
-from kreplog._native.directory import TopicLock
+from kreplog._native.directory import TopicLock, was_topic_released
 from kreplog._native.files import error_of, make_directory, sync_file_system
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog.config import LogConfig
@@ -88,6 +88,7 @@ class TopicFolder:
         self._seen: tuple[int, int] | None = None
         self.partitions = 0
         self.topic_id: str | None = None
+        self._left_unflushed: set[int] = set()  # partitions that a killed writer may not have flushed
         if partitions is not None:
             check_count(partitions)
         if read_only:
@@ -97,9 +98,12 @@ class TopicFolder:
         needs_host_lock(self.folder)  # the TopicLock is one
         make_directory(self.folder, config.directory_group)
         self._lock = TopicLock(self.folder, self.topic)
+        was_released = was_topic_released(self.folder, self.topic)
         self._lock.acquire()
         try:
+            left = set() if was_released else self._listed()
             self._create_or_complete(partitions)
+            self._left_unflushed = left & set(range(self.partitions))
         except BaseException:
             self._lock.close()
             raise
@@ -312,19 +316,31 @@ class TopicFolder:
             )
 
     def flush(self) -> None:
-        """Make all appended records durable. Raises LogFailedError."""
+        """Make all appended records durable, those of a killed writer too. Raises LogFailedError, StorageError."""
+        self._open_left()
         for log in list(self.logs.values()):
             log.flush()
+
+    def _open_left(self) -> None:
+        """Recover the partitions whose records a killed writer may not have flushed: a flush has them from then on."""
+        for number in sorted(self._left_unflushed):
+            self.log(number)
+        self._left_unflushed = set()
 
     def close(self) -> None:
         """Close the logs, write the checkpoints, release the lock. Closing twice does nothing.
 
         Raises LogFailedError of the first partition that could not be made durable; all are closed nevertheless."""
+        errors: list[KreplogError] = []
+        if not self.closed:
+            try:
+                self._open_left()
+            except KreplogError as error:
+                errors.append(error)
         with self._mutex:
             if self.closed:
                 return
             self.closed = True
-        errors: list[KreplogError] = []
         for log in self.logs.values():
             try:
                 log.close()

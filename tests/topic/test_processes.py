@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -131,6 +132,26 @@ def test_a_killed_writer_leaves_what_it_appended(path: Path) -> None:
 
 
 @as_root
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_what_a_killed_writer_did_not_flush_is_flushed_with_the_rest(path: Path, end: str) -> None:
+    """Of partitions, too, that nobody has used since."""
+
+    def killed() -> None:
+        topic = Topic.open(path, 4)
+        for number in range(4):
+            topic.append(b"v", partition=number)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ends_by(killed)[0] == -signal.SIGKILL
+    with Topic.open(path) as topic:
+        topic.append(b"v", partition=0)
+        if end == "flush":
+            topic.flush()
+            assert [topic.log(number).recovery_point for number in range(4)] == [2, 1, 1, 1]
+    checkpoint = (path.parent / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]
+    assert sorted(checkpoint) == ["orders 0 2", "orders 1 1", "orders 2 1", "orders 3 1"]
+
+
 def test_a_user_without_rights(path: Path, open_folder: Path) -> None:
     place = open_folder / "orders"
     Topic.open(place, 2, config=LogConfig(directory_group=str(OTHER_USER))).close()
