@@ -211,14 +211,16 @@ class TestReleased:
         """The child would hold it for as long as it lives if it had the file still."""
         reading, writing = os.pipe()
 
-        def live_on(_: int) -> None:
+        def live_on(pipe: int) -> None:
+            os.write(pipe, b"on")  # the fork's handlers have run
             os.read(reading, 1)  # which returns when the test has closed its end
 
         def die(_: int) -> None:
             theirs = CursorLog(str(folder_path))
             commit(theirs, 2)
             os.close(writing)
-            start(live_on)
+            _, child = start(live_on)
+            os.read(child, 2)
             with theirs._turn():
                 os.kill(os.getpid(), signal.SIGKILL)
 
