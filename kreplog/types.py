@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -307,6 +308,14 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     security_protocol: SecurityProtocol
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host can connect to it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def address_text(host: str, port: int) -> str:

@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.closing": set(),
     "kreplog.syncing": set(),
     "kreplog.tls": {"kreplog.errors"},
+    "kreplog.web_request": {"kreplog.errors", "kreplog.types"},
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
@@ -130,6 +131,7 @@ ALLOWED: dict[str, set[str]] = {
         "kreplog.managed_log",
         "kreplog.syncing",
         "kreplog.tls",
+        "kreplog.web_request",
         "kreplog.wire",
         "kreplog.wire.group_records",
         "kreplog.wire.transaction_records",
@@ -137,7 +139,7 @@ ALLOWED: dict[str, set[str]] = {
     # wire encodes and decodes core.messages; security has the client's end of SASL, credentials, and ACLs;
     # throttled_replicas the names of settings.
     "kreplog.client": EVERYWHERE
-    | {"kreplog.tls", "kreplog.wire", "kreplog._native", "kreplog.core.messages"}
+    | {"kreplog.tls", "kreplog.web_request", "kreplog.wire", "kreplog._native", "kreplog.core.messages"}
     | {"kreplog.core.security", "kreplog.core.quotas", "kreplog.core.throttled_replicas"},
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone;
     # coord, core: requests to the controller that Kafka's protocol lacks, and the plan of a rebalance.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from kreplog.client.sasl_login import SaslLogin
+from kreplog.client.sasl_login import SESSION_SHARE, SaslLogin
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import PeerProtocolError
 from kreplog.wire import generic
@@ -24,8 +26,9 @@ Address = tuple[str, int]
 
 
 class BrokerClient:
-    """Sends one request at a time to the broker at `address`; the first one connects, and authenticates. timeout_s: of
-    each request. connect: makes the connection in place of one to the address."""
+    """Sends one request at a time to the broker at `address`; the first one connects, and authenticates, and one
+    towards the end of a session authenticates again (KIP-368). timeout_s: of each request. connect: makes the
+    connection in place of one to the address."""
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class BrokerClient:
         self._address = address
         self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._session_ends = math.inf
         self._correlations = itertools.count(1)
 
     async def request(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
@@ -49,12 +53,16 @@ class BrokerClient:
     async def send(self, request: list[Any]) -> bytes:
         """Send the frame of any request; return the frame of its response. Raises OSError, TimeoutError,
         PeerProtocolError, AuthenticationError; the connection is closed then."""
+        login = self._security.login
+        authenticates = login is not None and (self._streams is None or time.monotonic() > self._session_ends)
         try:
+            if login is not None and authenticates and login.tokens is not None:
+                await asyncio.to_thread(login.prepare)
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
                     self._streams = await self._open()
-                    if self._security.login is not None:
-                        await self._authenticate(self._security.login, *self._streams)
+                if login is not None and authenticates:
+                    await self._authenticate(login, *self._streams)
                 return await _exchange(request, *self._streams)
         except asyncio.IncompleteReadError as error:
             self.close()
@@ -66,16 +74,22 @@ class BrokerClient:
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._connect is not None:
             return await asyncio.open_connection(sock=await self._connect())
-        return await asyncio.open_connection(*self._address, ssl=self._security.context)
+        streams = await asyncio.open_connection(*self._address, ssl=self._security.context)
+        self._security.check_peer(streams[1].get_extra_info("socket"))
+        return streams
 
     async def _authenticate(self, login: SaslLogin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        requests = login.requests()
+        began, requests = time.monotonic(), login.requests()
+        self._session_ends = math.inf
         api, fields = next(requests)
-        with suppress(StopIteration):  # it is over
+        try:
             while True:
                 header = self.header(api, _SASL_VERSION)
                 frame = await _exchange(generic.encode_request(header, **fields), reader, writer)
                 api, fields = requests.send(generic.decode_response(frame, header))
+        except StopIteration as end:
+            if end.value:
+                self._session_ends = began + end.value / 1000 * SESSION_SHARE
 
     async def live_brokers(self) -> set[int]:
         """Ids of the brokers that a controller has reported to this broker; empty if none has yet. Raises as

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.client.broker_client import Address
 from kreplog.client.bulk_errors import UnsupportedBrokerError
-from kreplog.client.sasl_login import SaslLogin
+from kreplog.client.sasl_login import SESSION_SHARE, SaslLogin
 from kreplog.client.security import PLAINTEXT, ClientSecurity, has_input
 from kreplog.errors import ErrorCode, PeerProtocolError, check
 from kreplog.tls import BlockedReadError
@@ -64,9 +64,6 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
 for DeleteGroups, which Kafka 1.1 has, OffsetForLeaderEpoch, which 2.1 has, those of transactions (3.0), and
 ConsumerGroupDescribe (4.0)."""
 
-SESSION_SHARE = 0.85
-"""Part of a session's lifetime after which a connection is authenticated again, as by Kafka's clients."""
-
 _API_VERSIONS = 3
 _BUFFERS_PER_CALL = 64
 _RECEIVE_BUFFER = 4 << 20
@@ -91,6 +88,8 @@ class BulkConnection:
         self._correlations = itertools.count(1)
         self._reader = FrameReader(MAX_FRAME_BYTES, trusting=True)
         self._in_flight: deque[RequestHeader] = deque()
+        if security.login is not None:
+            security.login.prepare()
         deadline = time.monotonic() + timeout_s
         self._socket = security.secure(socket.create_connection(address, timeout_s), address[0], deadline)
         try:
@@ -130,6 +129,7 @@ class BulkConnection:
     def send(self, api: ApiKey, encode: Encode, deadline: float, *, answered: bool = True) -> RequestHeader:
         """Send a request in the version negotiated; return its header, by which `receive` names the response."""
         if self._login is not None and time.monotonic() > self._session_ends:
+            self._login.prepare()
             self._authenticate(self._login, deadline)
         return self._send(api, self.version(api), encode, deadline, answered)
 

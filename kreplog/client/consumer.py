@@ -91,7 +91,7 @@ class Consumer(Closing):
     isolation_level: "read_committed" leaves out records of aborted transactions, and reads no further than the first
     open one (KIP-98). rack: the client's, as broker.rack has it: where brokers select replicas by rack, records come
     from one there (KIP-392). security: Kafka's settings security.protocol, ssl.* and
-    sasl.* of a client, by name.
+    sasl.* of a client, by name; and the callable oauth_cb.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Consumer(Closing):
         client_id: str = "kreplog",
         isolation_level: str = "read_uncommitted",
         rack: str = "",
-        security: Mapping[str, str] | None = None,
+        security: Mapping[str, Any] | None = None,
     ) -> None:
         if not 0 < piece_bytes <= MAX_PIECE_BYTES:
             raise UsageError(f"piece_bytes = {piece_bytes}: 1 to {MAX_PIECE_BYTES} are possible")

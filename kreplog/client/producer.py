@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kreplog._native.arrow_records import ArrowRows, BatchEncoder, arrow_pieces
 from kreplog.client.bulk_connection import BulkConnection, close_quietly, wait_for
@@ -74,7 +74,7 @@ class Producer(Closing):
     max.message.bytes must allow it. max_record_bytes: of one record. request_timeout_s: how long a broker may take for
     a response before its connection is given up. delivery_timeout_s: how long a batch is tried before the producer
     fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s. security:
-    Kafka's settings security.protocol, ssl.* and sasl.* of a client, by name.
+    Kafka's settings security.protocol, ssl.* and sasl.* of a client, by name; and the callable oauth_cb.
     """
 
     _transactional_id: str | None = None
@@ -90,7 +90,7 @@ class Producer(Closing):
         delivery_timeout_s: float = 120.0,
         max_block_s: float | None = None,
         client_id: str = "kreplog",
-        security: Mapping[str, str] | None = None,
+        security: Mapping[str, Any] | None = None,
     ) -> None:
         if max_block_s is None:
             max_block_s = delivery_timeout_s

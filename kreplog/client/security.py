@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kreplog.client.oauth_token import TOKEN_CALLBACK
 from kreplog.client.sasl_login import CLIENT_SASL_NAMES, SaslLogin
+from kreplog.core.security.oauthbearer import OAUTHBEARER
 from kreplog.core.security.plain import PLAIN
-from kreplog.errors import UsageError
+from kreplog.errors import AuthenticationError, UsageError
 from kreplog.tls import (
     CLIENT_TLS_NAMES,
     PROTOCOLS,
@@ -23,7 +25,7 @@ from kreplog.tls import (
     complete_handshake,
     connect_tls,
 )
-from kreplog.types import SecurityProtocol
+from kreplog.types import SecurityProtocol, is_loopback
 
 _PROTOCOL = "security.protocol"
 _OF_SECURITY = ("security.", "ssl.", "sasl.")
@@ -38,12 +40,13 @@ class ClientSecurity:
     login: SaslLogin | None = None
 
     @classmethod
-    def of(cls, settings: Mapping[str, str] | None) -> ClientSecurity:
-        """From settings by Kafka's names, of which those that do not concern security are ignored.
+    def of(cls, settings: Mapping[str, Any] | None) -> ClientSecurity:
+        """From settings by Kafka's names, of which those that do not concern security are ignored; values are texts,
+        but for the callable oauth_cb.
 
         Raises UsageError for unknown names and values, for files that cannot be used, and for a password that would be
         sent unencrypted."""
-        own = {name: value for name, value in (settings or {}).items() if name.startswith(_OF_SECURITY)}
+        own = {name: value for name, value in (settings or {}).items() if _is_of_security(name)}
         text = own.pop(_PROTOCOL, SecurityProtocol.PLAINTEXT.name).strip().upper()
         if text not in SecurityProtocol.__members__:
             raise UsageError(f"{_PROTOCOL} = {text}: this client offers {', '.join(SecurityProtocol.__members__)}")
@@ -78,6 +81,7 @@ class ClientSecurity:
         deadline: by the monotonic clock. Raises OSError, TimeoutError; the socket is closed then."""
         sock.setblocking(False)
         if self.context is None:
+            self.check_peer(sock)
             return sock
         secured = connect_tls(sock, self.context, host)
         try:
@@ -86,6 +90,16 @@ class ClientSecurity:
             secured.close()
             raise
         return secured
+
+    def check_peer(self, sock: socket.socket) -> None:
+        """Close a connection without TLS, and raise AuthenticationError, if a token would leave this host by it."""
+        if self.login is None or self.login.mechanism != OAUTHBEARER or self.protocol.encrypts:
+            return
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(sock.getpeername()[0]):
+            sock.close()
+            raise AuthenticationError(
+                f"sasl.mechanism = {OAUTHBEARER} would send the token unencrypted: set {_PROTOCOL} = SASL_SSL"
+            )
 
     def of_kafka_python(self) -> dict[str, Any]:
         """The arguments of kafka-python's clients."""
@@ -112,6 +126,10 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 def has_input(sock: socket.socket) -> bool:
     """Whether a socket can be read although the system has nothing to read of it."""
     return isinstance(sock, TlsSocket) and sock.has_input
+
+
+def _is_of_security(name: str) -> bool:
+    return name.startswith(_OF_SECURITY) or name == TOKEN_CALLBACK
 
 
 def _tls_settings(values: Mapping[str, str]) -> TlsSettings:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kreplog.errors import UsageError
-from kreplog.server.listeners import Listener, is_loopback
-from kreplog.types import SecurityProtocol
+from kreplog.server.listeners import Listener
+from kreplog.types import SecurityProtocol, is_loopback
 
 LISTENER_NAME = "inter.broker.listener.name"
 SECURITY_PROTOCOL = "security.inter.broker.protocol"

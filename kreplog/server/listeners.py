@@ -11,11 +11,11 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from kreplog.config import SaslConfig
 from kreplog.errors import UsageError
-from kreplog.types import DEFAULT_LISTENER, Endpoint, SecurityProtocol, address_text
+from kreplog.types import DEFAULT_LISTENER, Endpoint, SecurityProtocol, address_text, is_loopback
+from kreplog.web_request import check_url
 
 WILDCARDS = ("0.0.0.0", "::")
 
@@ -142,21 +142,7 @@ def _check_jwks_url(url: str | None) -> None:
             "OAUTHBEARER in sasl.enabled.mechanisms needs sasl.oauthbearer.jwks.endpoint.url, where the public keys of "
             "the issuer of tokens are"
         )
-    try:
-        parts = urlsplit(url)
-        host, credentials = parts.hostname or "", parts.username or parts.password
-    except ValueError:
-        parts, host, credentials = urlsplit(""), "", None
-    is_allowed = {
-        "file": host in ("", "localhost") and parts.path.startswith("/"),
-        "https": bool(host),
-        "http": is_loopback(host),
-    }
-    if not is_allowed.get(parts.scheme) or credentials:
-        raise UsageError(
-            f"sasl.oauthbearer.jwks.endpoint.url = {'(hidden)' if credentials else url}: must be https://HOST/PATH, "
-            "file:///PATH, or http:// of a loopback address, without a name and password"
-        )
+    check_url("sasl.oauthbearer.jwks.endpoint.url", url)
 
 
 def _check_names(listeners: Iterable[Listener]) -> None:
@@ -193,11 +179,3 @@ def endpoints(listeners: Iterable[Listener], advertised: Iterable[Listener] | No
             at = by_name.get(listener.name, listener)
             found[listener.name] = Endpoint(listener.name, at.host, at.port, listener.security_protocol)
     return tuple(found.values())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can connect to it."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -59,12 +59,11 @@ from kreplog.server.listeners import (
     Listener,
     check_listeners,
     check_mechanisms,
-    is_loopback,
     with_protocols,
 )
 from kreplog.server.settings_file import read_file
 from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
-from kreplog.types import SecurityProtocol
+from kreplog.types import SecurityProtocol, is_loopback
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
 LONGEST_SOCKET_PATH = 100

@@ -1,9 +1,12 @@
-"""Client libraries, unmodified, with tokens of an issuer: over TLS and on a loopback address."""
+"""Client libraries, unmodified, with tokens of an issuer: over TLS and on a loopback address; and kreplog's own clients
+and commands."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +16,13 @@ import kafka
 import pytest
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from kreplog.client.broker_client import BrokerClient
+from kreplog.client.bulk_connection import BulkConnection
+from kreplog.client.cluster_connections import parse_address
+from kreplog.client.security import ClientSecurity
 from kreplog.cluster.files import free_ports
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.wire.versions import ApiKey
 from tests.certificates import HOSTS, Certificates
 from tests.client_libraries.test_sasl import TOPIC, with_listeners
 from tests.integration.clusters import GROUPS, WITHIN_S, admin_of, end
@@ -149,3 +157,72 @@ def test_a_token_of_another_issuer_is_refused(secured: Secured, tmp_path: Path) 
     while not any("invalid credentials with SASL mechanism OAUTHBEARER" in str(error) for error in errors):
         assert time.monotonic() < deadline, errors
         producer.poll(0.1)
+
+
+@every_protocol
+def test_kreplogs_connections_go_on_when_their_tokens_expire(secured: Secured, protocol: str) -> None:
+    """Both kinds of connection, the same ones: they authenticate again with new tokens (KIP-368)."""
+    lifetime_s = 10.0
+    issued: list[str] = []
+
+    def oauth_cb(_: str) -> tuple[str, float]:
+        issued.append(secured.issuer.token("alice", lifetime_s=lifetime_s))
+        return issued[-1], time.time() + lifetime_s
+
+    security = ClientSecurity.of(
+        {
+            "security.protocol": protocol,
+            "sasl.mechanism": "OAUTHBEARER",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": secured.truststore,
+            "oauth_cb": oauth_cb,
+        }
+        if protocol == "SASL_SSL"
+        else {"security.protocol": protocol, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": oauth_cb}
+    )
+    address = parse_address(secured.addresses[protocol])
+    bulk = BulkConnection(address, "kreplog", WITHIN_S, security)
+    with asyncio.Runner() as runner:
+        client = BrokerClient(address, WITHIN_S, security)
+        began = time.monotonic()
+        while time.monotonic() < began + lifetime_s + 1:  # more than the lifetime of a token
+            bulk.call(ApiKey.METADATA, time.monotonic() + WITHIN_S, topics=[], allow_auto_topic_creation=False)
+            assert runner.run(client.live_brokers()) == {0}
+            time.sleep(0.05)  # the session ends by the broker's clock
+        client.close()
+    bulk.close()
+    assert len(issued) > 1
+
+
+def test_commands_take_tokens_by_a_command_config(secured: Secured, tmp_path: Path) -> None:
+    """Those by kreplog's clients, and those by kafka-python's."""
+    token = tmp_path / "token"
+    token.write_text(secured.issuer.token("alice"))
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={secured.truststore}\n"
+        "sasl.mechanism=OAUTHBEARER\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;\n"
+        f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
+    )
+
+    def kreplog(*words: str, given: str = "") -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "kreplog", *words, "-b", secured.addresses["SASL_SSL"], "--command-config", config],
+            input=given, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    assert kreplog("topic", "create", "by-token")[0] == 0
+    assert "by-token" in kreplog("topic", "list")[1]
+    assert kreplog("produce", "by-token", given="a line\n")[0] == 0
+    assert "a line" in kreplog("consume", "by-token", "--from-beginning", "--timeout", "5")[1]
+    forged = Issuer(tmp_path / "forged")
+    forged.key = forged.other
+    token.write_text(forged.token("alice"))
+    code, _, error = kreplog("topic", "list")
+    assert code == 1
+    assert error.startswith("kreplog: Authentication failed")
+    assert f"(token of {token.as_uri()})" in error
+    assert token.read_text() not in error

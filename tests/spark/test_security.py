@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 pytest.importorskip("cryptography", reason="needs cryptography, the extra `tls`")
+pytest.importorskip("joserfc", reason="needs joserfc, the extra `oauth`")
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,7 @@ from tests.certificates import HOSTS, Certificates
 from tests.client.brokers import make_topic
 from tests.client_libraries.test_sasl import with_listeners
 from tests.integration.clusters import GROUPS, end, eventually
+from tests.tokens import Issuer
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +59,7 @@ class Secured(NamedTuple):
     truststore: str
     texts: tuple[str, str, str]
     other_ca: str
+    issuer: Issuer
 
     def alice(self, password: str = PASSWORD, **more: str) -> dict[str, str]:
         """Options of Spark's Kafka source; more: with _ for a dot."""
@@ -69,6 +72,16 @@ class Secured(NamedTuple):
             "kafka.ssl.truststore.type": "PEM",
             "kafka.ssl.truststore.location": self.truststore,
             **{f"kafka.{name.replace('_', '.')}": value for name, value in more.items()},
+        }
+
+    def bearer(self, token: str) -> dict[str, str]:
+        """Alice by a token in a file, which is made again for each test."""
+        file = self.issuer.path.with_name("token")
+        file.write_text(token)
+        login = {name: text for name, text in self.alice().items() if not name.startswith("kafka.sasl.")}
+        return login | {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": file.as_uri(),
         }
 
     def carol(self) -> dict[str, str]:
@@ -101,6 +114,9 @@ def _running(folder: Path, super_users: str) -> Iterator[Secured]:
     ]
     cluster = LocalCluster.create(folder / "c", [0], 0, settings)
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(("SSL", "SASL_SSL"), free_ports(2), strict=True)}
+    issuer = Issuer(folder / "issuer")
+    issuer.publish()
+    mechanisms = issuer.settings(sasl_enabled_mechanisms=f"{MECHANISM},OAUTHBEARER")
     file = cluster.home(0) / "broker.toml"
     own = [f"{name}://{address}" for name, address in addresses.items()]
     lines = [
@@ -111,6 +127,7 @@ def _running(folder: Path, super_users: str) -> Iterator[Secured]:
         f'"ssl.keystore.location" = "{certificates.keystore("broker", HOSTS)}"',
         f'"ssl.truststore.location" = "{certificates.truststore}"',
         '"listener.name.ssl.ssl.client.auth" = "required"',
+        *(f'"{name.replace("_", ".")}" = "{value}"' for name, value in mechanisms.items()),
     ]
     file.write_text("\n".join([*lines, ""]))
     with cluster.store_session() as session:
@@ -140,7 +157,7 @@ def _running(folder: Path, super_users: str) -> Iterator[Secured]:
         at = pem.index("-----BEGIN CERTIFICATE")
         texts = pem[:at], pem[at:].replace("\n", "\\n"), Path(certificates.truststore).read_text()
         other_ca = Certificates(folder / "other", "another CA").truststore
-        yield Secured(cluster, addresses, certificates.truststore, texts, other_ca)
+        yield Secured(cluster, addresses, certificates.truststore, texts, other_ca, issuer)
     finally:
         end(cluster)
 
@@ -218,6 +235,25 @@ def test_no_secret_in_plans_descriptions_and_logs(
     assert "AppendData" in texts[-1]
     everything = "\n".join([*texts, caplog.text])
     assert [secret for secret in secrets if secret in everything] == []
+
+
+def test_reads_and_writes_by_a_token(spark: SparkSession, secured: Secured) -> None:
+    token = secured.issuer.token("alice")
+    options = secured.bearer(token)
+    frame = load(spark, options)
+    assert frame.count() == COUNT
+    assert token not in frame._jdf.queryExecution().toString() + repr(
+        plan(parse_batch(options | {"subscribe": "read"}), 2)
+    )
+    before = len(values(secured.cluster, "written"))
+    write(spark, options, "written")
+    assert len(values(secured.cluster, "written")) == before + 2
+    refused = secured.issuer.token("alice", iss="https://other.test")
+    options = secured.bearer(refused) | {"kafka.sasl.oauthbearer.scope": "another source of tokens than before"}
+    with pytest.raises(Exception, match="AuthenticationError") as failure:
+        load(spark, options).count()
+    assert "(token of file://" in str(failure.value)
+    assert refused not in str(failure.value)
 
 
 def execution_mode(spark: SparkSession, name: str) -> object:

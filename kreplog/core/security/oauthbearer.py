@@ -9,7 +9,7 @@ extensions KEY=VALUE change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kreplog.core.security.scram import escaped_name
@@ -29,6 +29,29 @@ class AcceptedToken(NamedTuple):
 
     name: str
     lifetime_ms: int
+
+
+class OauthClient:
+    """The client's end of one exchange. token: of the characters of RFC 6750. extensions: KEY=VALUE, letters and
+    printable ASCII (KIP-342)."""
+
+    def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
+        self.is_complete = False
+        self._is_refused = False
+        pairs = "".join(f"{key}={value}{_SEPARATOR}" for key, value in extensions.items())
+        self._message = f"n,,{_SEPARATOR}auth=Bearer {token}{_SEPARATOR}{pairs}{_SEPARATOR}".encode("ascii")
+
+    def first(self) -> bytes:
+        return self._message
+
+    def respond(self, message: bytes) -> bytes:
+        """A message of the server is the reason of its refusal, after whose acknowledgement the exchange fails. Raises
+        AuthenticationError for a server that goes on."""
+        if self._is_refused:
+            raise AuthenticationError("the broker refuses the token, and goes on with the exchange")
+        self._is_refused = bool(message)
+        self.is_complete = not message
+        return _SEPARATOR.encode() if message else b""
 
 
 class OauthServer:

@@ -9,20 +9,11 @@ Source: RFC 7517; KIP-768; Kafka's RefreshingHttpsJwks.
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
-import socket
 import threading
-import time
-import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
-from email.message import Message
-from functools import partial
-from io import BufferedIOBase
-from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
@@ -30,6 +21,7 @@ from joserfc.jwk import ECKey, RSAKey
 from kreplog.config import SaslConfig
 from kreplog.errors import AuthenticationError
 from kreplog.server.network.connections import is_power_of_two
+from kreplog.web_request import fetch
 
 _log = logging.getLogger("kreplog.server")
 
@@ -42,10 +34,8 @@ ALGORITHMS: dict[str, type[PublicKey]] = {
 """Algorithms of signatures and their type of keys: those of public keys alone. Neither `none` nor those of a shared
 secret, for which a public key could be taken (CVE-2015-9235, RFC 8725)."""
 
-MAX_DOCUMENT_BYTES = 1 << 20
 MAX_KEYS = 100
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
-TIMEOUT_S = 10.0
 FILE_INTERVAL_S = 1.0
 """Interval at which a file is read again."""
 
@@ -144,121 +134,3 @@ def _public_key(entry: Any) -> PublicKey | None:
         _log.warning("the key of tokens %s is left out: %s", str(entry.get("kid"))[:100], error)
         return None
     return key
-
-
-def fetch(url: str) -> bytes:
-    """The document at a URL of `file`, `https`, or `http`, without redirects. Raises OSError, ValueError."""
-    if url.startswith("file:"):
-        with open(unquote(urlsplit(url).path), "rb") as file:
-            return _bounded(file)
-    deadline = _Deadline()
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _Http(deadline), _Https(deadline)]
-    if url.startswith("http:"):
-        handlers.append(urllib.request.ProxyHandler({}))  # of this host, and nobody else sees it
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})
-    with deadline, urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as response:
-        return _bounded(response)
-
-
-def _bounded(source: BufferedIOBase) -> bytes:
-    """All of a file or response. Raises OSError, ValueError."""
-    found = bytearray()
-    while part := source.read1(1 << 16):
-        found += part
-        if len(found) > MAX_DOCUMENT_BYTES:
-            raise ValueError(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
-    return bytes(found)
-
-
-class _Deadline:
-    """Bounds a request as a whole, from the connection to the last byte: a time-out of sockets is one of each call.
-    Leaving it raises TimeoutError if TIMEOUT_S have passed."""
-
-    def __init__(self) -> None:
-        self._ends = time.monotonic() + TIMEOUT_S
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._watched: list[socket.socket] = []
-        self._timer = threading.Timer(TIMEOUT_S, self._end)
-        self._timer.daemon = True
-
-    def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """As socket.create_connection, whose time-out is one of each of the host's addresses. Raises OSError."""
-        failure: OSError | None = None
-        for resolved in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
-            remaining_s = self._ends - time.monotonic()
-            if remaining_s <= 0:
-                break
-            try:
-                connection = socket.create_connection((str(resolved[4][0]), address[1]), remaining_s)
-            except OSError as error:
-                failure = error
-                continue
-            connection.settimeout(TIMEOUT_S)
-            with self._lock:
-                self._watched.append(connection.dup())  # TLS takes the descriptor over
-                if self._is_over:
-                    self._shut_down()
-            return connection
-        raise failure or TimeoutError
-
-    def _end(self) -> None:
-        with self._lock:
-            self._is_over = True
-            self._shut_down()
-
-    def _shut_down(self) -> None:
-        for connection in self._watched:
-            with suppress(OSError):  # the other end has closed it
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            for connection in self._watched:
-                connection.close()
-            self._watched.clear()
-        if self._is_over or time.monotonic() >= self._ends:
-            raise TimeoutError(f"it was not sent within {TIMEOUT_S:g} s") from error
-
-
-class _HttpConnection(http.client.HTTPConnection):
-    def __init__(self, deadline: _Deadline, host: str, **more: Any) -> None:
-        super().__init__(host, **more)
-        self._create_connection = deadline.connect
-
-
-class _HttpsConnection(http.client.HTTPSConnection):
-    def __init__(self, deadline: _Deadline, host: str, **more: Any) -> None:
-        super().__init__(host, **more)
-        self._create_connection = deadline.connect
-
-
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_HttpConnection, self._deadline), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_HttpsConnection, self._deadline), req)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which could lead to where the setting may not."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message[str, str], newurl: str
-    ) -> None:
-        raise OSError(f"it is redirected to {newurl[:200]}: set sasl.oauthbearer.jwks.endpoint.url to that")

@@ -18,11 +18,12 @@ pytest.importorskip("joserfc", reason="needs joserfc, the extra `oauth`")
 
 from joserfc.jwk import OctKey, RSAKey
 
+from kreplog import web_request
 from kreplog.config import SaslConfig
 from kreplog.errors import AuthenticationError
-from kreplog.server.security import json_web_keys
-from kreplog.server.security.json_web_keys import MAX_DOCUMENT_BYTES, JsonWebKeys, fetch, parse_keys
+from kreplog.server.security.json_web_keys import JsonWebKeys, parse_keys
 from kreplog.server.security.oauth_tokens import TokenValidator
+from kreplog.web_request import MAX_DOCUMENT_BYTES, fetch
 from tests.certificates import HOSTS, Certificates
 from tests.tokens import AUDIENCE, ISSUER, Issuer, encoded
 
@@ -380,7 +381,7 @@ def test_an_endpoint_may_send_neither_redirects_nor_errors_nor_without_end(endpo
 
 
 def test_an_endpoint_that_hangs_is_given_up(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_web_keys, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(web_request, "TIMEOUT_S", 0.2)
     ended = threading.Event()
 
     def hanging(handler: http.server.BaseHTTPRequestHandler) -> None:
