@@ -1,1 +1,1 @@
-"""Pipelines that a log needs, as Spark jobs: `python -m kreplog_jobs.profile --help`, or the file with spark-submit."""
+"""Pipelines that a log needs, as Spark jobs: `python -m kreplog_jobs.profile --help`, submit.py with spark-submit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import runpy
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from kreplog_jobs import job
+from kreplog_jobs import job, submit
 from tests.integration.clusters import eventually
 from tests.spark.processes import ROOT
 
@@ -26,18 +27,17 @@ pytestmark = pytest.mark.spark
 
 PAGE = (ROOT / "docs" / "spark-jobs.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-JOBS = ("audit", "compact", "export", "load", "mirror", "profile")
 
 
 def test_the_page_has_all_jobs_each_with_a_picture() -> None:
     modules = (ROOT / "spark" / "jobs" / "kreplog_jobs").glob("*.py")
-    assert sorted(path.stem for path in modules if "job.run(main)" in path.read_text()) == [*JOBS]
-    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(SECTIONS) == [*JOBS]
+    assert sorted(path.stem for path in modules if "job.run(main)" in path.read_text()) == [*submit.JOBS]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(SECTIONS) == [*submit.JOBS]
     for section in SECTIONS.values():
         assert re.match(r"\n```text\n.*[►┼┴].*?\n```", section, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", submit.JOBS)
 def test_help_has_the_options_of_the_page(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +55,20 @@ def test_help_has_the_options_of_the_page(
     assert documented <= offered
     required = re.findall(r"(--[a-z-]+).*\n?.*\[required\]", shown)
     assert set(required) <= documented
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "shown"),
+    [
+        (["profile", "--help"], 0, "Usage: "),
+        (["profit"], 2, "error: name a job first, one of audit, compact,"),
+        ([], 2, "error: name a job first, one of audit, compact,"),
+    ],
+)
+def test_spark_submit_runs_a_job_from_a_file(arguments: list[str], status: int, shown: str) -> None:
+    """As Spark does: the folder of the file, with the job `profile`, is where Python looks first for its own module."""
+    done = subprocess.run([sys.executable, submit.__file__, *arguments], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, (done.stdout + done.stderr).startswith(shown)) == (status, True), done.stderr
 
 
 def test_the_bar_follows_the_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
