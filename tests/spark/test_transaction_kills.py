@@ -141,9 +141,9 @@ def goes_on_after_its_successor(cluster: LocalCluster, folder: Path, topic: str,
     eventually(lambda: values(cluster, topic) == [[b"a", b"b", b"c"]], lambda: str(values(cluster, topic)))
 
 
-LIFE_S = 240.0
-KILLS = 100
-KILLS_OF_BROKERS = 5
+LIFE_S = 600.0
+KILLS = 300
+KILLS_OF_BROKERS = 10
 
 
 @pytest.mark.long
@@ -170,7 +170,7 @@ def test_the_process_that_commits_is_killed_many_times(
             if number % (KILLS // KILLS_OF_BROKERS) == 0:
                 broker = choose.choice(cluster.brokers)
                 kill(cluster, broker)
-                cluster.start([broker])
+                cluster.start([broker], timeout_s=LIFE_S)
         (tmp_path / "end").touch()
         assert process.wait(LIFE_S) == 0, (tmp_path / "loop.log").read_text()[-4000:]
     rows = number_in(tmp_path / "committed") * sink_loop.ROWS
@@ -221,7 +221,7 @@ def test_drivers_workers_and_brokers_are_killed(
             meet(tmp_path, choose.choice(STEPS), signal.SIGSTOP, process)
             broker = choose.choice((0, 1, 2))
             kill(cluster, broker)
-        cluster.start([broker])
+        cluster.start([broker], timeout_s=LIFE_S)
     with driver(tmp_path, cluster, "fire", "last") as process:
         assert process.wait(LIFE_S) == 0, (tmp_path / "driver.log").read_text()[-4000:]
     committed_once(cluster, "fire", rows)
