@@ -1,11 +1,13 @@
 """Three brokers of ours beside three of a real Apache Kafka: the same clients, the same records, in turns.
 
     python -m benchmarks.bench_cluster [--repetitions N] [--quick] [--idle-partitions N] [--directory DIR] [--out FILE]
+                                       [--only PART]... [--against CHECKOUT]
 
 In each repetition either cluster lives one life, alone on the machine: started, idle, loaded, read, queried for its
 latency, its leader killed, a follower left behind and brought back, stopped. Numbers are medians over the repetitions;
 a ratio is that of kreplog's number to Kafka's in the same repetition, so what is good is more than 1 for rates and less
 than 1 for times and memory. Needs Java 17 or newer and Maven, which gets Kafka. What was sent is counted when read.
+--against: in place of Kafka another checkout of kreplog with its extensions built, as the commit before a change.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import mmap
 import os
 import re
 import shutil
+import socket
 import statistics
+import struct
 import sys
 import tempfile
 import threading
@@ -34,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import clusters
-from benchmarks.clusters import QUIET, Cluster, KafkaCluster, KreplogCluster
+from benchmarks.clusters import QUIET, CheckoutCluster, Cluster, KafkaCluster, KreplogCluster
 from benchmarks.data import Pool
 from kreplog import Log
 from tests.interop.jvm import PRODUCER_PERF, Kafka, Unavailable
@@ -48,6 +52,9 @@ GO_ON_WITH = 20
 IDLE_S = 10.0
 COPIES = 3
 OURS, THEIRS = KreplogCluster.name, KafkaCluster.name
+PROBE_S = 0.001
+"""Pause of the quiet client after each response."""
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,11 @@ MEASURES = (
     Measure("p99_ms", "produce acks=all at 500 records/s, p99", "ms", "less", 0.5),
     Measure("failover_ms", "kill -9 of a leader until a waiting producer goes on, median", "ms", "less", 0.1),
     Measure("catch_up", "a follower's catching up, against reading, checking and writing alone", "", "more"),
+    Measure("catch_up_cpu", "CPU of a follower that catches up", "s/GiB", "less"),
+    Measure("quiet_p99_ms", "a quiet client of a follower that catches up, p99", "ms", "less"),
+    Measure("quiet_max_ms", "its longest wait", "ms", "less"),
+    Measure("leader_p99_ms", "a quiet client of the leader that a follower catches up with, p99", "ms", "less"),
+    Measure("leader_max_ms", "its longest wait", "ms", "less"),
     Measure("idle_cpu", "CPU per idle partition and second, all brokers", "µs", "less", 1.0),
 )
 
@@ -99,17 +111,19 @@ MEASURES = (
 class Life:
     """One life of a cluster, and what was measured in it."""
 
-    def __init__(self, cluster: Cluster, scale: Scale, pools: dict[str, Pool], kafka: Kafka) -> None:
+    def __init__(self, cluster: Cluster, scale: Scale, pools: dict[str, Pool], kafka: Kafka | None) -> None:
         self.cluster = cluster
         self.scale = scale
         self.pools = pools
         self.kafka = kafka
         self.found: dict[str, float] = {}
 
-    def run(self, step: Callable[[str], None]) -> dict[str, float]:
+    def run(self, step: Callable[[str], None], only: Sequence[str] = ()) -> dict[str, float]:
         for part in (self._start, self._load, self._latency, self._failover, self._catch_up, self._idle):
-            step(f"{self.cluster.name}: {part.__name__.strip('_').replace('_', ' ')}")
-            part()
+            name = part.__name__.strip("_").replace("_", "-")
+            if part == self._start or not only or name in only:
+                step(f"{self.cluster.name}: {name}")
+                part()
         return self.found
 
     def _start(self) -> None:
@@ -135,9 +149,10 @@ class Life:
             records += count
         self.found["cpu_us"] = (clusters.cpu_s(self.cluster) - before) / records * 1e6
         self.found["loaded_mb"] = clusters.resident_mb(self.cluster)
-        clusters.create_topic(self.cluster, "java", PARTITIONS)
-        clusters.wait_in_sync(self.cluster, "java")
-        self.found["java_all_small"] = self._java_produce("java", self.scale.small)
+        if self.kafka is not None:
+            clusters.create_topic(self.cluster, "java", PARTITIONS)
+            clusters.wait_in_sync(self.cluster, "java")
+            self.found["java_all_small"] = self._java_produce(self.kafka, "java", self.scale.small)
 
     def _producer(self, **settings: Any) -> Producer:
         return Producer({"bootstrap.servers": self.cluster.bootstrap, "linger.ms": 5, **QUIET, **settings})
@@ -184,10 +199,10 @@ class Life:
         consumer.close()
         return taken
 
-    def _java_produce(self, topic: str, count: int) -> float:
+    def _java_produce(self, kafka: Kafka, topic: str, count: int) -> float:
         """Its own rate, without the time that Java takes to start."""
         properties = (f"bootstrap.servers={self.cluster.bootstrap}", "acks=all")
-        said = self.kafka.run(
+        said = kafka.run(
             PRODUCER_PERF,
             *("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1"),
             *("--producer-props", *properties),
@@ -261,16 +276,41 @@ class Life:
                 raise AssertionError(f"{self.cluster.name}: no acknowledgement in {ANSWER_S} s")
 
     def _catch_up(self) -> None:
-        """From the follower's first move until it is in sync, in bytes a second, against a copy by our own log."""
+        """From the follower's first move until it is in sync, in bytes a second, against a copy by our own log; then,
+        with an empty log, once more beside quiet clients of both."""
         clusters.create_topic(self.cluster, "behind", 1)
         leader, isr = clusters.wait_in_sync(self.cluster, "behind")[0]
         follower = next(broker_id for broker_id in isr if broker_id != leader)
         clusters.kill(self.cluster, follower)
         self._produce("behind", list(self.pools["large"].first(self.scale.behind)), acks="all")
+        os.sync()  # after an hour the disk has all of it, and its writing takes no time from anybody
+        size, taken = self._catch_up_with(leader, follower, lambda: clusters.wait_in_sync(self.cluster, "behind"))
+        self.found["catch_up"] = size / taken / _copy_rate(self.cluster.data(leader) / "behind-0")
+        clusters.kill(self.cluster, follower)
+        clusters.wait_in_sync(self.cluster, "behind", len(isr) - 1)
+        shutil.rmtree(self.cluster.data(follower) / "behind-0")
+        probes = {"quiet": follower, "leader": leader}
+
+        def probe_both() -> None:
+            done = threading.Event()
+            with ThreadPoolExecutor(len(probes)) as pool:
+                waits = {name: pool.submit(self._probe, broker, done) for name, broker in probes.items()}
+                try:
+                    clusters.wait_in_sync(self.cluster, "behind")
+                finally:
+                    done.set()
+                for name, found in waits.items():
+                    counted = sorted(found.result())
+                    self.found[f"{name}_p99_ms"] = counted[len(counted) * 99 // 100] * 1e3
+                    self.found[f"{name}_max_ms"] = counted[-1] * 1e3
+
+        self._catch_up_with(leader, follower, probe_both)
+
+    def _catch_up_with(self, leader: int, follower: int, wait: Callable[[], object]) -> tuple[int, float]:
+        """The bytes that a follower fetches after its start, and its seconds. wait: returns when it is in sync."""
         where = self.cluster.data(follower) / "behind-0"
         missing = _bytes(self.cluster.data(leader) / "behind-0")
         before = _bytes(where)
-        os.sync()  # after an hour the disk has all of it, and its writing takes no time from anybody
         memory = _memory_at_hand(missing - before)
         self.cluster.spawn([follower])
         deadline = time.monotonic() + clusters.READY_S
@@ -279,10 +319,29 @@ class Life:
                 raise AssertionError(f"{self.cluster.name}: broker {follower} fetches nothing in {clusters.READY_S} s")
             time.sleep(clusters.POLL_S)  # another process's file grows, which no event reports
         began, before = time.perf_counter(), _bytes(where)
+        cpu_s = clusters.cpu_s(self.cluster, [follower])
         memory.close()
-        clusters.wait_in_sync(self.cluster, "behind")
-        rate = (missing - before) / (time.perf_counter() - began)
-        self.found["catch_up"] = rate / _copy_rate(self.cluster.data(leader) / "behind-0")
+        wait()
+        size, taken = max(missing - before, 1), time.perf_counter() - began
+        self.found["catch_up_cpu"] = (clusters.cpu_s(self.cluster, [follower]) - cpu_s) / size * (1 << 30)
+        return size, taken
+
+    def _probe(self, broker: int, done: threading.Event) -> list[float]:
+        """Seconds that a broker takes for each of the requests of a client that sends one at a time."""
+        host, port = self.cluster.bootstrap.split(",")[broker].rsplit(":", 1)
+        waits: list[float] = []
+        with (
+            socket.create_connection((host, int(port)), timeout=ANSWER_S) as client,
+            client.makefile("rb") as responses,
+        ):
+            while not done.is_set() or not waits:
+                sent = time.perf_counter()
+                client.sendall(API_VERSIONS)
+                (size,) = struct.unpack(">i", responses.read(4))
+                responses.read(size)
+                waits.append(time.perf_counter() - sent)
+                time.sleep(PROBE_S)  # it is a quiet client
+        return waits
 
     def _idle(self) -> None:
         for number in range(0, self.scale.idle_partitions, 100):
@@ -338,29 +397,38 @@ def _copy(partition: Path) -> float:
             return total / (time.perf_counter() - started)
 
 
+def _clusters(root: Path, against: Path | None) -> tuple[Kafka | None, list[Callable[[Path], Cluster]]]:
+    """What runs Kafka's tools, if there are any, and what makes the clusters of a repetition. Raises Unavailable."""
+    if against is not None:
+        return None, [KreplogCluster, lambda folder: CheckoutCluster(folder, against)]
+    return Kafka(root), [KreplogCluster, KafkaCluster]
+
+
 def main(
     repetitions: Annotated[int, typer.Option(min=1, help="Lives of either cluster.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: tests that it works.")] = False,
     idle_partitions: Annotated[int, typer.Option(min=1, help="Partitions without traffic.")] = 1000,
     directory: Annotated[Path | None, typer.Option(help="Where scratch folders are made; on a real disk.")] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for every sample.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="load, latency, failover, catch-up or idle.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another checkout, in place of Apache Kafka.")] = None,
 ) -> None:
-    """kreplog's cluster against Apache Kafka's."""
+    """kreplog's cluster against Apache Kafka's, or against that of another checkout."""
     console = Console(width=None if sys.stdout.isatty() else 170)
     scale = QUICK if quick else Scale(idle_partitions=idle_partitions)
     pools = {"small": Pool(100, 10_000, 1), "large": Pool(1024, 2000, 1)}
-    samples: dict[str, list[dict[str, float]]] = {OURS: [], THEIRS: []}
+    samples: dict[str, list[dict[str, float]]] = {}
     root = Path(tempfile.mkdtemp(prefix="kreplog-clusters-", dir=directory))
     try:
-        kafka = Kafka(root)
+        kafka, kinds = _clusters(root, against)
         for repetition in range(repetitions):
-            kinds = (KreplogCluster, KafkaCluster)
-            for kind in kinds if repetition % 2 == 0 else kinds[::-1]:
-                folder = root / f"{repetition}-{kind.__name__}"
-                cluster: Cluster = kind(folder)
+            for number in (0, 1) if repetition % 2 == 0 else (1, 0):
+                folder = root / f"{repetition}-{number}"
+                cluster = kinds[number](folder)
                 try:
                     life = Life(cluster, scale, pools, kafka)
-                    samples[cluster.name].append(life.run(lambda text: console.print(text, highlight=False)))
+                    found = life.run(lambda text: console.print(text, highlight=False), only or ())
+                    samples.setdefault(cluster.name, []).append(found)
                     if out is not None:
                         out.write_text(json.dumps(samples, indent=1) + "\n")
                 finally:
@@ -375,21 +443,27 @@ def main(
 
 
 def show(console: Console, samples: dict[str, list[dict[str, float]]]) -> None:
-    table = Table("measure", "unit", OURS, THEIRS, "ratio (range)", "must", "reached", title="three brokers each")
+    (ours_name, ours_lives), (theirs_name, theirs_lives) = samples.items()
+    table = Table(
+        "measure", "unit", ours_name, theirs_name, "ratio (range)", "must", "reached", title="three brokers each"
+    )
     for measure in MEASURES:
-        ours, theirs = ([life[measure.name] for life in samples[name]] for name in (OURS, THEIRS))
+        if measure.name not in ours_lives[0]:
+            continue
+        ours, theirs = ([life[measure.name] for life in lives] for lives in (ours_lives, theirs_lives))
         ratios = [our / their for our, their in zip(ours, theirs, strict=True)]
         ratio = statistics.median(ratios)
         sign = ">=" if measure.better == "more" else "<="
-        good = measure.must is None or (ratio >= measure.must if measure.better == "more" else ratio <= measure.must)
+        must = measure.must if theirs_name == THEIRS else None
+        good = must is None or (ratio >= must if measure.better == "more" else ratio <= must)
         table.add_row(
             measure.title,
             measure.unit,
             f"{statistics.median(ours):,.3g}",
             f"{statistics.median(theirs):,.3g}",
             f"{ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
-            "" if measure.must is None else f"{sign} {measure.must}",
-            "" if measure.must is None else "yes" if good else "NO",
+            "" if must is None else f"{sign} {must}",
+            "" if must is None else "yes" if good else "NO",
         )
     console.print(table)
 

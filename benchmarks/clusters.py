@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,6 +106,27 @@ class KreplogCluster:
         self._local.stop()
 
 
+class CheckoutCluster(KreplogCluster):
+    """The same by the code of another checkout, whose extensions are built."""
+
+    name = "the other checkout"
+
+    def __init__(self, directory: Path, checkout: Path) -> None:
+        super().__init__(directory)
+        self._folder = directory
+        self._checkout = checkout.resolve()
+
+    def spawn(self, brokers: Sequence[int] = BROKERS) -> None:
+        command = [sys.executable, "-m", "kreplog", "cluster", "start", str(self._folder.resolve())]
+        subprocess.run(
+            [*command, "--brokers", ",".join(map(str, brokers))],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self._checkout,
+            env={**os.environ, "PYTHONPATH": str(self._checkout)},
+        )
+
+
 class KafkaCluster:
     """Apache Kafka in KRaft mode. Raises Unavailable where Java, Maven or its jars cannot be had."""
 
@@ -180,10 +202,10 @@ def resident_mb(cluster: Cluster) -> float:
     return sum(_status_kib(cluster.pid(broker), "VmRSS") for broker in BROKERS) / len(BROKERS) / 1024
 
 
-def cpu_s(cluster: Cluster) -> float:
+def cpu_s(cluster: Cluster, brokers: Sequence[int] = BROKERS) -> float:
     """CPU seconds that its processes have used, user and system."""
     total = 0
-    for broker in BROKERS:
+    for broker in brokers:
         fields = Path(f"/proc/{cluster.pid(broker)}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total / TICKS
@@ -219,13 +241,13 @@ def _in_sync(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]
     return {number: (topic.leader, sorted(topic.isrs)) for number, topic in found.items()}
 
 
-def wait_in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
-    """Leader and ISR by partition, once each has a leader and all its replicas in sync."""
+def wait_in_sync(cluster: Cluster, topic: str, replicas: int = len(BROKERS)) -> dict[int, tuple[int, list[int]]]:
+    """Leader and ISR by partition, once each has a leader and so many replicas in sync."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     deadline = time.monotonic() + READY_S
     while True:
         found = _in_sync(admin, topic)  # nothing at all by a broker that has not heard of the topic yet
-        if found and all(leader >= 0 and len(isr) == len(BROKERS) for leader, isr in found.values()):
+        if found and all(leader >= 0 and len(isr) == replicas for leader, isr in found.values()):
             return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {found}")

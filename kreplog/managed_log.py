@@ -9,7 +9,7 @@ from __future__ import annotations
 from kreplog._native import compaction, encoded, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
-from kreplog._native.encoded import InspectedBatches, inflated_sizes
+from kreplog._native.encoded import CheckedBatches, InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
 from kreplog._native.markers import committed_of
@@ -24,6 +24,7 @@ from kreplog.types import ActiveProducer, CompactionBacklog
 __all__ = [
     "OWNER_LOCK",
     "STATE_NAME",
+    "CheckedBatches",
     "Fetched",
     "InspectedBatches",
     "ManagedLog",

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import bench_compaction, bench_follow, bench_queue, bench_tables, ceiling, harness, run
+from benchmarks import bench_compaction, bench_fetcher, bench_follow, bench_queue, bench_tables, ceiling, harness, run
 from benchmarks.data import Pool
 from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
@@ -324,3 +324,9 @@ def test_a_record_that_is_left_is_noticed(tmp_path: Path) -> None:
 def test_a_lost_message_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lossy: message 4 came, not 3"):
         bench_follow.latencies(Lossy(tmp_path), 10, 0)
+
+
+def test_a_fetchers_thread_is_measured(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_fetcher", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
+    assert len(re.findall(r"CPU of the event loop's thread.* [\d.]+ ", printed)) == len(bench_fetcher.SHAPES)
+    assert list(tmp_path.iterdir()) == []

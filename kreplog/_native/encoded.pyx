@@ -5,31 +5,41 @@ managed log, whose owner does not change the bytes it passes. Everything is chec
 
 Decompressing batches to check them takes the longest by far, so a caller may have it done before in a thread: an
 append of InspectedBatches decompresses nothing. A follower in a managed log decompresses at most FOLLOWER_INFLATES
-bytes an append: its leader has checked the rest, and the CRC shows that they are the same bytes.
+bytes an append: its leader has checked the rest, and the CRC shows that they are the same bytes. What it fetches may be
+checked before in a thread, too: see CheckedBatches.
 """
 
 cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kreplog._native.batch cimport (
     BAD_ATTRIBUTES,
+    BAD_COUNT,
     BATCH_OK,
     BATCH_SHORT,
     CONTROL,
     CRC_START,
     DELETE_HORIZON,
+    HEADER_SIZE,
     LOG_APPEND_TIME,
+    MIN_RECORD_SIZE,
     TRANSACTIONAL,
     BatchBuilder,
     BatchHeader,
     Bytes,
+    RecordCursor,
     RecordsFound,
+    RecordView,
     batch_size,
     check_crc,
     check_records,
+    codec_of,
     inflated_size,
     next_offset_of,
+    next_record,
+    open_records,
     raise_corrupt,
     read_header,
     wall_clock_ms,
@@ -76,6 +86,85 @@ cdef class InspectedBatches:
 
     def __len__(self):
         return len(self.data)
+
+
+@cython.final
+cdef class CheckedBatches:
+    """A leader's batches whose sizes, CRCs and records have been checked, for Log.append_as_follower of a managed log.
+    Bytes-like; the caller changes the bytes no more.
+
+    Without the GIL from the first byte to the last, except to decompress. Raises CorruptBatchError,
+    UnsupportedCompressionError.
+    """
+
+    cdef const uint8_t[::1] data
+
+    def __init__(self, data):
+        cdef const uint8_t[::1] given = memoryview(data).cast("B")
+        cdef Py_ssize_t at = 0
+        cdef int64_t inflated = 0
+        cdef BatchHeader h
+        cdef int code = BATCH_OK
+        while at < given.shape[0] and code == BATCH_OK:
+            with nogil:
+                code = check_plain(&given[0], given.shape[0], &at, &h)
+            if code == BATCH_OK and at < given.shape[0]:  # at a compressed batch
+                code = check_followed_records(&given[at], &h, &inflated)
+                at += batch_size(&h)
+        if code != BATCH_OK:
+            raise_corrupt(code, None, -1, None, at)
+        self.data = given
+
+    def __len__(self):
+        return self.data.shape[0]
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, <void*> &self.data[0], self.data.shape[0], 1, flags)
+
+
+cdef int check_plain(const uint8_t* data, Py_ssize_t length, Py_ssize_t* at, BatchHeader* h) noexcept nogil:
+    """Check headers and CRCs of batches from `at` on, and the records of those that are not compressed; it ends at a
+    compressed one, whose header is in `h`, or at the first that does not hold."""
+    cdef const uint8_t* p
+    cdef int code
+    while at[0] < length:
+        p = data + at[0]
+        code = read_header(p, length - at[0], h)
+        if code == BATCH_OK and batch_size(h) > length - at[0]:
+            code = BATCH_SHORT
+        if code == BATCH_OK:
+            code = check_crc(p, h)
+        if code != BATCH_OK or codec_of(h):
+            return code
+        code = check_plain_records(p, h)
+        if code != BATCH_OK:
+            return code
+        at[0] += batch_size(h)
+    return BATCH_OK
+
+
+cdef int check_plain_records(const uint8_t* p, const BatchHeader* h) noexcept nogil:
+    """As check_records, of a batch that is not compressed and whose offsets need not be dense."""
+    cdef RecordCursor c
+    cdef RecordView view
+    cdef int code = 1
+    open_records(&c, h, p + HEADER_SIZE, batch_size(h) - HEADER_SIZE)
+    if h.record_count > (c.end - c.pos) // MIN_RECORD_SIZE:
+        return BAD_COUNT
+    while code > 0:
+        code = next_record(&c, &view)
+    return code
+
+
+cdef int check_followed_records(const uint8_t* p, const BatchHeader* h, int64_t* inflated) except -1:
+    """The code of the records of a batch in a managed log's append as a follower. inflated: what the batches of that
+    append may expand to so far."""
+    cdef Py_ssize_t size = inflated_size(p, h)
+    cdef RecordsFound ignored
+    inflated[0] += size
+    if inflated[0] > FOLLOWER_INFLATES and size <= MAX_DECOMPRESSED_BYTES:
+        return BATCH_OK
+    return check_records(p, h, False, &ignored)
 
 
 cdef list inspected(data, InspectedBatches noted):
@@ -313,7 +402,7 @@ def append_as_follower(SegmentedLog log, buffer):
             copy_in(log, given)
             data = log.builder.buffer
         first = totals.next_offset = log.position.leo
-        check_follows(log, data, length, new_epochs, &totals)
+        check_follows(log, data, length, log.managed and isinstance(buffer, CheckedBatches), new_epochs, &totals)
         if totals.gaps:
             expect_gaps(log)
         try:
@@ -332,17 +421,16 @@ def append_as_follower(SegmentedLog log, buffer):
 
 
 cdef int check_follows(
-    SegmentedLog log, const uint8_t* data, Py_ssize_t length, list new_epochs, Totals* totals
+    SegmentedLog log, const uint8_t* data, Py_ssize_t length, bint sound, list new_epochs, Totals* totals
 ) except -1:
     """Check a leader's batches: sound, next to each other from the log end on, in epochs that do not fall. In a log
     that is compacted offsets may be missing between two batches.
 
-    new_epochs: gets (epoch, start offset) of each that the log has no entry of. totals: as for assign_offsets.
-    Raises CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError.
+    sound: they are CheckedBatches. new_epochs: gets (epoch, start offset) of each that the log has no entry of. totals:
+    as for assign_offsets. Raises CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError.
     """
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
-    cdef Py_ssize_t size
     cdef RecordsFound ignored
     cdef int64_t inflated = 0
     cdef int32_t epoch = log.epochs.latest_epoch
@@ -351,11 +439,13 @@ cdef int check_follows(
     totals.max_timestamp = totals.transactional = -1
     totals.gaps = False
     while at < length:
-        code = check(log, data + at, length - at, &h)
-        if code == BATCH_OK:
-            size = inflated_size(data + at, &h)
-            inflated += size
-            if not log.managed or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
+        code = check_header(log, data + at, length - at, &h)
+        if code == BATCH_OK and not sound:
+            with nogil:
+                code = check_crc(data + at, &h)
+            if code == BATCH_OK and log.managed:
+                code = check_followed_records(data + at, &h, &inflated)
+            elif code == BATCH_OK:
                 code = check_records(data + at, &h, False, &ignored)
         if code != BATCH_OK:
             raise_corrupt(code, log.name, -1, None, at)
@@ -443,6 +533,17 @@ cdef int copy_in(SegmentedLog log, const uint8_t[::1] data) except -1:
 
 
 cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
+    """The code of a batch's header and its CRC. Raises RecordTooLargeError."""
+    cdef int code = check_header(log, p, available, h)
+    if code != BATCH_OK:
+        return code
+    with nogil:
+        code = check_crc(p, h)
+    return code
+
+
+cdef int check_header(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
+    """Read the header; BATCH_OK if the batch is whole. Raises RecordTooLargeError."""
     cdef int code = read_header(p, available, h)
     if code != BATCH_OK:
         return code
@@ -450,9 +551,7 @@ cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHe
         return BATCH_SHORT
     if batch_size(h) > log.max_message_bytes:
         log._refuse_size(batch_size(h))
-    with nogil:
-        code = check_crc(p, h)
-    return code
+    return BATCH_OK
 
 
 cdef int write_all(SegmentedLog log, const uint8_t* data, Py_ssize_t length, const Totals* totals) except -1:

@@ -286,7 +286,7 @@ class Broker:
             runners,
             self.cores.channels,
             BrokerAddresses(self.manager.metadata, self.controller, self.store),
-            self.topics.name_of,
+            lambda: self.topics.names,
             dialer.connect,
             self.api.handle_local_control,
             self._connection_closed,

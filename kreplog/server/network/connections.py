@@ -20,11 +20,12 @@ import sys
 import termios
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
@@ -52,6 +53,10 @@ ACCOUNT = "connections"
 WAKE_BYTES = 1 << 20
 """Bytes of another broker's frame, or the rest of it, that must have arrived before it is read (SO_RCVLOWAT): a wake-up
 for every 64 KiB costs both ends more than the transfer."""
+
+THREAD_BYTES = 64 << 10
+"""Bytes of a frame still to come from which on a ReceivingThread receives them; for fewer the way there and back takes
+longer."""
 
 DELIVERY_S = 0.002
 """Time for the frames of a connection in one iteration of the event loop."""
@@ -139,6 +144,15 @@ class ConnectionMemory:
         return self._account.held[ACCOUNT]
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivingThread:
+    """The thread that receives the rest of a connection's long frames, beside the event loop. prepare: called there
+    with such a frame; what it returns is delivered in its place."""
+
+    executor: Executor
+    prepare: Callable[[Frame], Any]
+
+
 class Connection:
     """A connected socket, which it owns.
 
@@ -148,6 +162,7 @@ class Connection:
     calls that send before the event loop serves others; for a plain socket, which buffers what they send, no limit.
     max_end_bytes: of the end of the stream, which are no request.
     is_proved: it is of a client, and not of somebody who only connects; of those, memory is taken away first.
+    thread: receives long frames, while nothing else is received or sent; None: the event loop does.
     """
 
     max_sends = sys.maxsize
@@ -162,6 +177,7 @@ class Connection:
         memory: ConnectionMemory | None = None,
         *,
         trusting: bool = False,
+        thread: ReceivingThread | None = None,
     ) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -171,6 +187,8 @@ class Connection:
         self._frames = FrameReader(max_frame_bytes, _scratch, trusting=trusting)
         self._trusting = trusting
         self._low_watermark = 1
+        self._thread = thread
+        self._in_thread = False
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[memoryview] = deque()
@@ -304,7 +322,9 @@ class Connection:
                     return
                 self.active_at = monotonic()
                 frames = self._frames.received(size)
-                if self._trusting:
+                if self._thread is not None and self._frames.missing >= THREAD_BYTES:
+                    self._receive_in(self._thread)
+                elif self._trusting:
                     self._set_low_watermark(max(1, min(self._frames.missing, WAKE_BYTES)))
                 if frames:
                     self._deliver(frames)
@@ -325,6 +345,37 @@ class Connection:
         if size != self._low_watermark:
             self._low_watermark = size
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+    def _receive_in(self, thread: ReceivingThread) -> None:
+        """Have a thread receive the rest of a frame."""
+        self._stop_reading()
+        self._in_thread = True
+        self._sock.setblocking(True)
+        thread.executor.submit(self._receive_rest, self._frames, thread.prepare)
+
+    def _receive_rest(self, reader: FrameReader, prepare: Callable[[Frame], Any]) -> None:
+        """In the thread: receive the rest of a frame with the GIL released, and prepare it."""
+        frames: list[Any] = []
+        with contextlib.suppress(OSError):
+            while not frames:
+                size = self._sock.recv_into(reader.buffer(), 0, socket.MSG_WAITALL)
+                if not size:
+                    break
+                frames = [prepare(frame) for frame in reader.received(size)]
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._received_rest, frames)
+
+    def _received_rest(self, frames: list[Any]) -> None:
+        """The thread is done; no frame where the stream has ended."""
+        self._in_thread = False
+        self._sock.setblocking(False)
+        if self.closed:
+            self._sock.close()
+        elif frames:
+            self.active_at = monotonic()
+            self._deliver(frames)
+        else:
+            self.close()
 
     def _charge(self) -> None:
         """Update the memory account; called only while there is an incomplete frame or an unsent response."""
@@ -414,7 +465,11 @@ class Connection:
         self.queued_bytes = 0
         if self._memory is not None:
             self._memory.release(self)
-        self._sock.close()
+        if self._in_thread:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # ends the call of the thread
+        else:
+            self._sock.close()
         self._on_closed()
         # Breaks the reference cycle with the owner of these methods, which is freed now.
         self._on_frame, self._on_closed, self.on_drained = _ignore, _nothing, None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kreplog.errors import PeerProtocolError
-from kreplog.server.network.connections import Connection, Frame
+from kreplog.server.network.connections import Connection, Frame, ReceivingThread
 from kreplog.server.network.internal import Address, connect
 from kreplog.server.network.tls_connections import connection_over
 
@@ -19,47 +21,84 @@ Connect = Callable[[Address], Awaitable[socket]]
 """Connects to an address: kreplog.server.network.internal.connect as a client, Dialer.connect as a broker."""
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """A response that the thread has decoded, or the error of it."""
+
+    value: Any
+    error: Exception | None = None
+
+
 class Peer:
-    """The client's end of a connection, for one caller at a time. on_closed: called when the other end closes it."""
+    """The client's end of a connection, for one caller at a time. on_closed: called when the other end closes it.
+    thread: with one worker, which receives and decodes long responses; None: the event loop does."""
 
     def __init__(
-        self, max_frame_bytes: int, on_closed: Callable[[], None] | None = None, connect: Connect = connect
+        self,
+        max_frame_bytes: int,
+        on_closed: Callable[[], None] | None = None,
+        connect: Connect = connect,
+        thread: Executor | None = None,
     ) -> None:
         self._connect = connect
+        self._thread = None if thread is None else ReceivingThread(thread, self._decode_in_thread)
+        self._decode: Callable[[Frame], Any] = _as_it_is
         self._on_closed = on_closed
         self._max_frame_bytes = max_frame_bytes
         self._connection: Connection | None = None
         self._address: Address | None = None
-        self._response: asyncio.Future[Frame] | None = None
+        self._response: asyncio.Future[Frame | _Decoded] | None = None
 
     async def call(self, address: Address, request: Sequence[Buffer], timeout_s: float) -> Frame:
-        """Send a framed request, unless `begin` has sent it, and return the frame of its response.
+        """Send a framed request and return the frame of its response; as `decoded`."""
+        return await self.decoded(address, request, timeout_s, _as_it_is)
 
-        Raises OSError, TimeoutError or PeerProtocolError; the connection is closed then.
+    async def decoded(
+        self, address: Address, request: Sequence[Buffer], timeout_s: float, decode: Callable[[Frame], T]
+    ) -> T:
+        """Send a framed request, unless `begin` has sent it, and return its response as `decode` returns it.
+
+        Raises OSError, TimeoutError or PeerProtocolError, the connection is closed then; and what `decode` raises.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 if self._response is None:
-                    return await self._send(await self._connected(address), request)
-                return await self._response
+                    self._send(await self._connected(address), request, decode)
+                assert self._response is not None
+                response = await self._response
         except BaseException:
             self.close()
             raise
         finally:
             self._response = None
+        if not isinstance(response, _Decoded):
+            return decode(response)
+        if response.error is not None:
+            raise response.error
+        decoded: T = response.value
+        return decoded
 
-    def begin(self, address: Address, request: Sequence[Buffer]) -> None:
-        """Send the request of the next `call` now, if there is an open connection to `address`.
+    def begin(self, address: Address, request: Sequence[Buffer], decode: Callable[[Frame], Any]) -> None:
+        """Send the request of the next `decoded` now, if there is an open connection to `address`.
 
-        A task that calls `call` runs only in a later iteration of the event loop, after appends perhaps."""
+        A task that calls that runs only in a later iteration of the event loop, after appends perhaps."""
         connection = self._connection_to(address)
         if connection is not None:
-            self._send(connection, request)
+            self._send(connection, request, decode)
 
-    def _send(self, connection: Connection, request: Sequence[Buffer]) -> asyncio.Future[Frame]:
-        response = self._response = asyncio.get_running_loop().create_future()
+    def _send(self, connection: Connection, request: Sequence[Buffer], decode: Callable[[Frame], Any]) -> None:
+        self._decode = decode
+        self._response = asyncio.get_running_loop().create_future()
         connection.send(request, at_once=True)
-        return response
+
+    def _decode_in_thread(self, frame: Frame) -> _Decoded:
+        try:
+            return _Decoded(self._decode(frame))
+        except Exception as error:  # raised where the response is awaited
+            return _Decoded(None, error)
 
     def _connection_to(self, address: Address) -> Connection | None:
         connection = self._connection
@@ -73,7 +112,12 @@ class Peer:
         sock = await self._connect(address)
         try:
             self._connection = connection_over(
-                sock, self._max_frame_bytes, self._on_frame, self._connection_closed, trusting=True
+                sock,
+                self._max_frame_bytes,
+                self._on_frame,
+                self._connection_closed,
+                trusting=True,
+                thread=self._thread,
             )
         except BaseException:
             sock.close()
@@ -81,7 +125,7 @@ class Peer:
         self._address = address
         return self._connection
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame | _Decoded) -> None:
         if self._response is None or self._response.done():
             raise PeerProtocolError("a response without a request")
         self._response.set_result(frame)
@@ -97,3 +141,7 @@ class Peer:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _as_it_is(frame: Frame) -> Frame:
+    return frame

@@ -1,18 +1,28 @@
 """ReplicaFetchClient: sends the fetches of this broker's followers to their leaders, one request on a connection at a
-time."""
+time.
+
+Each connection has a thread, which is one for each source broker and fetcher. It receives the responses that are long,
+decodes them and checks their batches, with the GIL released but for the decoding, while the event loop serves others
+and appends the response before. A short response, as of most acks=all produces, is received by the event loop: the way
+to a thread and back would take longer than all that is to be done.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kreplog.core.effects import Send
 from kreplog.core.events import FetchReplied
-from kreplog.core.messages import FetchResponse
-from kreplog.errors import CoordinationError, PeerProtocolError
+from kreplog.core.messages import FetchedPartition, FetchResponse
+from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError
+from kreplog.managed_log import CheckedBatches
+from kreplog.server.network.connections import THREAD_BYTES, Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.wire import fetch
@@ -40,8 +50,8 @@ Resolve = Callable[[int], Awaitable[Address | None]]
 class ReplicaFetchClient:
     """Carries out Send effects: each ends with a FetchReplied event, without a response if anything went wrong.
 
-    It pools the connections to a leader, as many as that has fetchers. on_closed: called with the id of a leader that
-    has closed a connection.
+    It pools the connections to a leader, as many as that has fetchers. names: returns the names of topics by id, a
+    mapping that does not change. on_closed: called with the id of a leader that has closed a connection.
     """
 
     def __init__(
@@ -50,7 +60,7 @@ class ReplicaFetchClient:
         max_frame_bytes: int,
         known_address: KnownAddress,
         resolve: Resolve,
-        name_of: fetch.NameOf,
+        names: Callable[[], Mapping[str, str]],
         put: Callable[[FetchReplied], None],
         on_closed: Callable[[int], None],
         connect: Connect,
@@ -61,11 +71,12 @@ class ReplicaFetchClient:
         self._max_frame_bytes = max_frame_bytes
         self._known_address = known_address
         self._resolve = resolve
-        self._name_of = name_of
+        self._names = names
         self._put = put
         self._idle: dict[int, list[Peer]] = {}
         self._topic_ids: dict[str, str] = {}  # of the last fetch; forgotten partitions of a session come without theirs
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: list[ThreadPoolExecutor] = []
 
     def send(self, effect: Send) -> None:
         """Send a fetch, on an open connection before this returns, so that the leader works on it meanwhile."""
@@ -74,15 +85,20 @@ class ReplicaFetchClient:
             self._topic_ids[partition.partition.topic] = partition.topic_id
         header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
         frame = fetch.encode_request(request, header, self._topic_ids.__getitem__)
+        decode = partial(_decode, header, self._names())
         idle = self._idle.setdefault(effect.leader, [])
-        on_closed = partial(self._on_closed, effect.leader)
-        peer = idle.pop() if idle else Peer(self._max_frame_bytes, on_closed, self._connect)
+        peer = idle.pop() if idle else self._new_peer(effect.leader)
         address = self._known_address(effect.leader)
         if address is not None:
-            peer.begin(address, frame)
-        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, header, frame))
+            peer.begin(address, frame, decode)
+        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, frame, decode))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, peer))
+
+    def _new_peer(self, leader: int) -> Peer:
+        thread = ThreadPoolExecutor(1, f"kreplog-fetcher-{leader}")
+        self._threads.append(thread)
+        return Peer(self._max_frame_bytes, partial(self._on_closed, leader), self._connect, thread)
 
     def _ended(self, peer: Peer, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -90,15 +106,20 @@ class ReplicaFetchClient:
             peer.close()
 
     async def _fetch(
-        self, effect: Send, peer: Peer, address: Address | None, header: RequestHeader, frame: Sequence[Buffer]
+        self,
+        effect: Send,
+        peer: Peer,
+        address: Address | None,
+        frame: Sequence[Buffer],
+        decode: Callable[[Frame], FetchResponse],
     ) -> None:
         response: FetchResponse | None = None
         try:
             address = address or await self._resolve(effect.leader)
             if address is None:
                 raise ConnectionError(f"no address of broker {effect.leader} is known")
-            data = await peer.call(address, frame, effect.request.max_wait_ms / 1000 + TIMEOUT_MARGIN_S)
-            response = fetch.decode_response(data, header, self._name_of)
+            timeout_s = effect.request.max_wait_ms / 1000 + TIMEOUT_MARGIN_S
+            response = await peer.decoded(address, frame, timeout_s, decode)
         except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
             _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
             peer.close()
@@ -112,3 +133,23 @@ class ReplicaFetchClient:
         for idle in self._idle.values():
             for peer in idle:
                 peer.close()
+        for thread in self._threads:
+            thread.shutdown(wait=False)
+
+
+def _decode(header: RequestHeader, names: Mapping[str, str], frame: Frame) -> FetchResponse:
+    """The response to the request `header`; the batches of a long one are CheckedBatches. Raises PeerProtocolError."""
+    response = fetch.decode_response(frame, header, names.get)
+    if len(frame) < THREAD_BYTES:
+        return response
+    return replace(response, partitions=tuple(map(_checked, response.partitions)))
+
+
+def _checked(fetched: FetchedPartition) -> FetchedPartition:
+    """With CheckedBatches, unless there is something wrong with them: the append of this partition reports it then."""
+    if not len(fetched.records):
+        return fetched
+    try:
+        return replace(fetched, records=CheckedBatches(fetched.records))
+    except KreplogError:
+        return fetched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kreplog.core.broker.control_channel import ControlChannels
@@ -18,7 +18,6 @@ from kreplog.server.replication.peer_connections import PeerConnections
 from kreplog.server.replication.shutdown_sender import ShutdownSender
 from kreplog.server.runtime.core_runners import CoreRunners
 from kreplog.server.settings import BrokerSettings
-from kreplog.wire.fetch import NameOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +46,20 @@ def make_senders(
     runners: CoreRunners,
     channels: ControlChannels,
     addresses: BrokerAddresses,
-    name_of: NameOf,
+    names: Callable[[], Mapping[str, str]],
     connect: Connect,
     apply_locally: Callable[[ControlRequest], Awaitable[ControlResponse]],
     on_closed: Callable[[int], None],
     on_end: Callable[[asyncio.Task[None]], None],
 ) -> Senders:
-    """The senders of a broker; what they receive goes to `runners`. channels: of its controller. name_of: of a topic
+    """The senders of a broker; what they receive goes to `runners`. channels: of its controller. names: of topics by
     id. connect: connects to an address. apply_locally: as of ControlSender. on_closed: called with the id of a broker
     that has closed a connection. on_end: as of ShutdownSender."""
     own, client_id, max_bytes = settings.broker_id, f"broker-{settings.broker_id}", settings.socket_request_max_bytes
     replicas, transactions = runners.replicas.put, runners.transactions.put
     return Senders(
         ReplicaFetchClient(
-            client_id, max_bytes, addresses.known, addresses.resolve, name_of, replicas, on_closed, connect
+            client_id, max_bytes, addresses.known, addresses.resolve, names, replicas, on_closed, connect
         ),
         ControlSender(channels, client_id, addresses.controlled, runners.controller.put, own, apply_locally, connect),
         MarkerSender(client_id, own, replicas, transactions, addresses.known, connect),

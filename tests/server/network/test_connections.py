@@ -320,7 +320,7 @@ def test_begin_sends_before_it_returns() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = server.getsockname()
             peer = Peer(1 << 20)
-            peer.begin(address, [request(1)])  # nothing: there is no connection yet
+            peer.begin(address, [request(1)], bytes)  # nothing: there is no connection yet
             called = asyncio.create_task(peer.call(address, [request(1)], 5))
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
         with theirs:
@@ -328,14 +328,14 @@ def test_begin_sends_before_it_returns() -> None:
             assert await receive(theirs, len(request(1))) == request(1)
             theirs.send(framed(b"one"))
             assert await called == b"one"
-            peer.begin(("127.0.0.1", 1), [request(2)])  # nor here: it has moved
-            peer.begin(address, [request(2)])
+            peer.begin(("127.0.0.1", 1), [request(2)], bytes)  # nor here: it has moved
+            peer.begin(address, [request(2)], bytes)
             assert theirs.recv(100) == request(2)
             theirs.send(framed(b"two"))
             assert await peer.call(address, [request(2)], 5) == b"two"
             with pytest.raises(BlockingIOError):
                 theirs.recv(100)  # it was sent once
-            peer.begin(address, [request(3)])
+            peer.begin(address, [request(3)], bytes)
         with pytest.raises(ConnectionResetError):
             await peer.call(address, [request(3)], 5)
 

@@ -51,7 +51,7 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
                 return address
 
             client = ReplicaFetchClient(
-                "me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None, connect
+                "me", 1 << 20, known.get, resolve, lambda: {TOPIC_ID: "t"}, put.append, lambda broker: None, connect
             )
             client.send(fetch_effect(7))  # to one that is not known yet
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
@@ -93,7 +93,7 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
                 1 << 20,
                 lambda broker: where,
                 resolve,
-                lambda topic_id: "t",
+                lambda: {TOPIC_ID: "t"},
                 put.append,
                 lambda broker: None,
                 connect,
