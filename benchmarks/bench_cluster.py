@@ -398,7 +398,7 @@ def _copy(partition: Path) -> float:
 
 
 def _clusters(root: Path, against: Path | None) -> tuple[Kafka | None, list[Callable[[Path], Cluster]]]:
-    """What runs Kafka's tools, if there are any, and what makes the clusters of a repetition. Raises Unavailable."""
+    """Kafka's tools, if there are any, and the makers of the clusters of a repetition. Raises Unavailable."""
     if against is not None:
         return None, [KreplogCluster, lambda folder: CheckoutCluster(folder, against)]
     return Kafka(root), [KreplogCluster, KafkaCluster]

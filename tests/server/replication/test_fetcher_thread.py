@@ -104,6 +104,17 @@ class Leader:
         await until(lambda: bool(self.put))
         return self.put.pop()
 
+    async def ended(self) -> bool:
+        """Whether the follower has closed the connection, where it sends nothing."""
+
+        def receive() -> bool:
+            try:
+                return not self.sock.recv(1)
+            except OSError:
+                return True
+
+        return await asyncio.get_running_loop().run_in_executor(None, receive)
+
     def hang_up(self) -> None:
         self.sock.setblocking(False)  # with TLS the end would wait for the follower's
         self.sock.close()
@@ -213,6 +224,7 @@ def test_a_leader_that_stops_within_a_response(work: Work, monkeypatch: pytest.M
         await leader.requested(1)
         await leader.send(response(1, LONG)[:-1])
         assert await leader.replied() == FetchReplied(LEADER, 1, None)
+        assert await leader.ended()
         leader.hang_up()
         await leader.requested(2)
         await leader.send(response(2, LONG))
@@ -235,5 +247,8 @@ def test_a_broker_that_stops_ends_the_thread_within_a_response(work: Work) -> No
         await leader.requested(1)
         await leader.send(response(1, LONG)[:-1])
         await until(lambda: len(threads()) == 1)
+        leader.client.close()
+        await until(lambda: not threads())
+        assert await leader.ended()
 
     work(test)
