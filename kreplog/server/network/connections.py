@@ -274,7 +274,7 @@ class Connection:
         self.pause()
 
     def _read(self) -> None:
-        if not self._reading and not self._paused and not self.closed:
+        if not (self._reading or self._paused or self._in_thread or self.closed):
             self._reading = True
             self._loop.add_reader(self._sock, self._readable)
 

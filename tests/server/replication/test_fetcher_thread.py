@@ -252,3 +252,19 @@ def test_a_broker_that_stops_ends_the_thread_within_a_response(work: Work) -> No
         assert await leader.ended()
 
     work(test)
+
+
+def test_a_leader_that_goes_on_sending_is_disconnected(work: Work) -> None:
+    """The event loop does not read beside the thread."""
+
+    async def test(leader: Leader) -> None:
+        await leader.requested(1)
+        extra = response(2, LONG)
+        await leader.send(response(1, build([b"short"])) + extra[:20_000])
+        assert (await leader.replied()).response is not None
+        await until(lambda: len(threads()) == 1)
+        await leader.send(extra[20_000:])
+        await until(lambda: leader.closed == [LEADER])
+        assert await leader.ended()
+
+    work(test)
