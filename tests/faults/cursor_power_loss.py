@@ -88,6 +88,14 @@ def append(topic: Topic, life: object, rng: random.Random) -> list[bytes]:
     return values
 
 
+def create(world: World) -> None:
+    """The topic, whole: it is created under one sync of the file system, which the shim does not report."""
+    shim = faults.Shim()
+    shim.on_sync(world.shadow.synced)
+    Topic.open(world.live / "orders", PARTITIONS, config=CONFIG).close()
+    shim.on_sync(None)
+
+
 def life(world: World, kind: str, number: int, deadly: int) -> None:
     """Append, read and commit; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
@@ -165,6 +173,7 @@ def play(kind: str, world: World) -> tuple[int, int]:
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
     world.events.touch()
+    assert ends_by(partial(create, world))[0] == 0
     deaths = images = 0
     for number in range(rng.randint(1, 4)):
         code, _ = ends_by(partial(life, world, kind, number, rng.choice([0, *[rng.randint(1, 300)] * 3])))
