@@ -156,6 +156,16 @@ class Producer(Closing):
                 raise
             return self._take_appended()
 
+    def require_writable(self, topics: Iterable[str]) -> None:
+        """Raise UnknownTopicError for one of `topics` that the cluster does not have, and TopicAuthorizationError for
+        one that this client may not write, unless the brokers are too old to report that (before Kafka 2.3). Raises
+        BrokersUnreachableError."""
+        topics = list(topics)
+        with self._alone():
+            deadline = time.monotonic() + self._max_block_s
+            self._cluster.require([TopicPartition(topic, 0) for topic in topics], deadline)
+            self._cluster.require_writable(topics, deadline)
+
     # The loop
 
     def _write(self, topic: str, pieces: Iterator[ArrowRows], partition: int | None) -> None:

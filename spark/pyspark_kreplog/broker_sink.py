@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -57,13 +57,15 @@ class BrokerSink:
             require_topic(options)
 
     def write(self, job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> Sent:
-        """Raises UsageError for a row that cannot be written, and KreplogError, naming the partition, for what the
-        cluster refuses or does not acknowledge in time. Other rows of the task may be written then."""
+        """Raises UsageError for a row that cannot be written, and KreplogError, naming the topic or partition, for what
+        the cluster refuses or does not acknowledge in time. Other rows of the task may be written then, but for topics
+        that do not exist or may not be written among the first PENDING_BYTES: these are found before any is sent."""
         options = self._options
         rows = Rows(batches, options.topic is None)
         with explained(options), _producer(options) as producer:
             try:
-                for topic, data in by_topic(rows) if options.topic is None else of_topic(options.topic, rows):
+                require = producer.require_writable
+                for topic, data in by_topic(rows, require) if options.topic is None else of_topic(options.topic, rows):
                     producer.append_arrow(topic, data)
             except KreplogError:
                 if rows.failure is not None:  # of which an Arrow stream reports the text alone
@@ -196,20 +198,28 @@ def of_topic(topic: str, rows: Rows) -> Iterator[tuple[str, pa.RecordBatchReader
         yield topic, pa.RecordBatchReader.from_batches(first.schema, chain([first], rows))
 
 
-def by_topic(rows: Rows) -> Iterator[tuple[str, pa.Table]]:
-    """Each topic with rows, in their order; the same topic comes again with later rows."""
+def by_topic(rows: Rows, require: Callable[[list[str]], None] = lambda topics: None) -> Iterator[tuple[str, pa.Table]]:
+    """Each topic with rows, in their order; the same topic comes again with later rows. require: called with topics
+    that are new, before rows that came with these are yielded."""
     import pyarrow as pa
 
+    seen: set[str] = set()
     pending: list[pa.RecordBatch] = []
     size = 0
-    for batch in rows:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= PENDING_BYTES:
-            yield from _split(pa.Table.from_batches(pending))
+    while True:
+        batch = next(rows, None)
+        if batch is not None:
+            pending.append(batch)
+            size += batch.nbytes
+        if pending and (batch is None or size >= PENDING_BYTES):
+            pieces = dict(_split(pa.Table.from_batches(pending)))
+            if not pieces.keys() <= seen:
+                require(sorted(pieces.keys() - seen))
+                seen |= pieces.keys()
+            yield from pieces.items()
             pending, size = [], 0
-    if pending:
-        yield from _split(pa.Table.from_batches(pending))
+        if batch is None:
+            return
 
 
 def _split(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:

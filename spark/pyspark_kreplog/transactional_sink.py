@@ -93,6 +93,7 @@ class TransactionalSink:
             return
         job = returned[0].job
         with explained(self._options), self._producer() as producer:
+            producer.require_writable(sorted({topic for message in returned for topic, _ in message.pieces}))
             producer.begin()
             if job.query_id is not None and job.batch_id is not None and _is_replay(producer, job):
                 _log.info("batch %d of query %s has been committed before", job.batch_id, job.query_id)

@@ -305,6 +305,23 @@ def write(spark: SparkSession, options: dict[str, str], topic: str) -> None:
     frame.write.format("kreplog").mode("append").options(topic=topic, **options).save()
 
 
+@pytest.mark.parametrize("more", [{}, {"transactional_id": "of-alice"}])
+@pytest.mark.parametrize(("refused", "reason"), [("read", "may not WRITE"), ("hidden", "principal may not")])
+def test_of_rows_that_name_a_topic_that_is_refused_none_is_written(
+    spark: SparkSession, secured: Secured, more: dict[str, str], refused: str, reason: str
+) -> None:
+    """Rows for another topic come first, which alice may write, in the same task."""
+    before = values(secured.cluster, "written")
+    named = f"IF(id < 10, 'written', '{refused}') AS topic"
+    frame = spark.range(0, 11, 1, 1).selectExpr("CAST(id AS STRING) AS value", named)
+    options = secured.alice(**more)
+    with pytest.raises(Exception, match="TopicAuthorizationError") as failure:
+        frame.write.format("kreplog").mode("append").options(**options).save()
+    assert reason in str(failure.value)
+    assert f"topic {refused}:" in str(failure.value) or f"{refused}-0" in str(failure.value)
+    assert values(secured.cluster, "written") == before
+
+
 def test_a_task_whose_topic_is_denied_meanwhile_fails_at_once(secured: Secured) -> None:
     """Not after the minute for which a leader that fails otherwise is tried."""
     make_topic(secured.cluster, "revoked", 1, 1)
