@@ -48,7 +48,7 @@ from pyspark_kreplog.commit_record import (
     read_file,
 )
 from pyspark_kreplog.open_log_limit import allow_open_logs
-from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, partition_counts, sync_folder
+from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, is_replay, partition_counts, sync_folder
 
 BATCH_JOBS = "spark-batch-jobs"
 MAX_QUERIES = 1000
@@ -87,12 +87,14 @@ class SinkDirectory:
         self._root.mkdir(parents=True, exist_ok=True)
         with self._locked():
             self._complete()
-            if query_id is None or batch_id is None or batch_id > self._queries().get(query_id, -1):
-                self._commit(job, query_id, batch_id, messages)
-            else:
+            if query_id is None or batch_id is None:
+                self._commit(job, None, None, messages)
+            elif is_replay(query_id, batch_id, self._queries().get(query_id, -1)):
                 _log.info(
                     "batch %d of query %s has been committed before; its rows are not written", batch_id, query_id
                 )
+            else:
+                self._commit(job, query_id, batch_id, messages)
             if self._record() is None:
                 self._delete(job)
             self._clean()

@@ -28,6 +28,7 @@ from pyspark_kreplog.broker_sink import (
 from pyspark_kreplog.kafka_options import client_module
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions
+from pyspark_kreplog.staging import is_replay
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,5 +137,7 @@ def group_of(query_id: str) -> str:
 
 
 def _is_replay(producer: TransactionalProducer, job: Job) -> bool:
+    """Raises UsageError."""
     assert job.query_id is not None and job.batch_id is not None
-    return job.batch_id < max(producer.committed_offsets(group_of(job.query_id)).values(), default=0)
+    following = max(producer.committed_offsets(group_of(job.query_id)).values(), default=0)
+    return is_replay(job.query_id, job.batch_id, following - 1)

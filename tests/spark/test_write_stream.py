@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kreplog import Log
+from kreplog.errors import UsageError
 from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.sink_options import parse_path_sink
@@ -131,7 +132,7 @@ def test_refusals(
 
 
 def test_another_query_has_batches_of_its_own(data: Path) -> None:
-    """Without Spark: the same batch number of two queries, and one that is older than the latest."""
+    """Without Spark: the same batch number of two queries."""
     data.mkdir()
     sink = SinkDirectory(str(data), 1048588)
 
@@ -140,6 +141,22 @@ def test_another_query_has_batches_of_its_own(data: Path) -> None:
         rows = pa.record_batch({"value": [value]})
         sink.commit([stage(parse_path_sink({"path": str(data), "topic": "out"}), staged, 0, [rows])])
 
-    for query_id, batch_id, value in (("q", 0, b"q0"), ("r", 0, b"r0"), ("q", 1, b"q1"), ("q", 0, b"q0 again")):
+    for query_id, batch_id, value in (("q", 0, b"q0"), ("r", 0, b"r0"), ("q", 1, b"q1"), ("q", 1, b"q1 again")):
         write(query_id, batch_id, value)
     assert written(data, 1) == [b"q0", b"r0", b"q1"]
+
+
+def test_a_batch_before_the_latest_is_refused(data: Path) -> None:
+    """Of a checkpoint that went back, without Spark: rows planned again, neither lost in silence nor written."""
+    data.mkdir()
+    sink = SinkDirectory(str(data), 1048588)
+    options = parse_path_sink({"path": str(data), "topic": "out"})
+    staged = [
+        stage(options, Staged(stream_job("q", batch_id, driver_identity()), "q", batch_id), 0, [rows])
+        for batch_id, rows in ((n, pa.record_batch({"value": [b"%d" % n]})) for n in range(3))
+    ]
+    for message in staged[:1] + staged[2:]:
+        sink.commit([message])
+    with pytest.raises(UsageError, match="batch 1 of query q is not written: batches up to 2 have been committed"):
+        sink.commit([staged[1]])
+    assert written(data, 1) == [b"0", b"2"]

@@ -64,6 +64,9 @@ def test_a_replayed_batch_is_acknowledged_and_not_written(cluster: LocalCluster)
         assert not batch or before == [b"0-a", b"0-b"]
         written.commit(messages)
         seen(cluster, "replayed", expected)
+    earlier = [written.write(Job("job 0", "query", 0), 0, [rows("0-a")])]
+    with pytest.raises(UsageError, match="batch 0 of query query is not written: batches up to 1 have been committed"):
+        written.commit(earlier)
     assert values(cluster, "replayed", "read_uncommitted") == [b"0-a", b"0-b", b"1-a", b"1-b"]
 
 
