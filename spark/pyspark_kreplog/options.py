@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import TopicPartition, check_topic
@@ -159,9 +159,7 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
     bootstrap = _bootstrap(options)
     consumer = kafka_options.file_settings(options) if bootstrap is None else kafka_options.consumer_settings(options)
     return ReadOptions(
-        path=""
-        if bootstrap is not None
-        else os.path.abspath(local_path(options, f", or to read from brokers {BOOTSTRAP}")),
+        path="" if bootstrap is not None else local_path(options, f", or to read from brokers {BOOTSTRAP}"),
         bootstrap=bootstrap,
         topics=topics,
         pattern=pattern,
@@ -219,17 +217,20 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 
 def local_path(options: Mapping[str, str], alternative: str = "") -> str:
+    """The option path, absolute, since a worker has another working directory than the driver. Raises UsageError."""
     path = options.get("path", "")
     if not path:
         raise UsageError(
             f"option 'path' is missing: give the directory that holds the <topic>-<partition> folders{alternative}"
         )
-    scheme = urlsplit(path).scheme
-    if scheme == "file":
-        return unquote(urlsplit(path).path)
-    if scheme:
-        raise UsageError(f"option 'path' = {path!r}: only local directories can be read, not {scheme}:")
-    return path
+    if "\0" in path:
+        raise UsageError(f"option 'path' = {path!r} has a zero byte, which no path may have")
+    url = re.match("([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?", path)
+    if url is None:
+        return os.path.abspath(path)
+    if url[1].lower() != "file" or url[2] not in (None, "", "localhost"):
+        raise UsageError(f"option 'path' = {path!r}: only local directories can be read and written, not {url[0]}")
+    return os.path.abspath(unquote(path[url.end() :]))
 
 
 def _choice(
@@ -251,7 +252,7 @@ def _choice(
     if name == "subscribePattern":
         try:
             re.compile(value)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise UsageError(f"option 'subscribePattern' = {value!r} is no regular expression: {error}") from error
         return None, value, None
     return None, None, _assigned(value)

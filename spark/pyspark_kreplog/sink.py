@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from kreplog.errors import StorageError
 from pyspark_kreplog.commit import SinkDirectory, check_no_broker
 from pyspark_kreplog.shared_path import mark, require_mark
 from pyspark_kreplog.sink_options import SinkOptions
@@ -60,7 +61,14 @@ class DirectorySink:
     def prepare(self) -> None:
         """The directory is there and ours to write to, and an earlier job in it is complete."""
         options = self._options
-        os.makedirs(options.path, exist_ok=True)
+        try:
+            os.makedirs(options.path, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"option 'path' = {options.path!r}: the directory cannot be made: {error.strerror}; give another, or "
+                "make it for the user of the driver and of the workers",
+                path=options.path,
+            ) from error
         check_no_broker(options.path)
         if options.topic is not None:
             partition_count(options.topic, partition_counts(options.path), options)

@@ -228,6 +228,8 @@ def check_sink_columns(schema: StructType, topic: str | None) -> None:
         raise UsageError(f"Required attribute 'value' not found: the columns are {', '.join(schema.fieldNames())}")
     for column in schema.fields:
         name = column.name
+        if name in _COLUMN_TYPES and schema.fieldNames().count(name) > 1:
+            raise UsageError(f"column {name} is there twice: drop or rename one of them")
         if name == "topic" and topic is not None:
             continue
         if name in _COLUMN_TYPES and not _fits(column):

@@ -11,6 +11,7 @@ import pytest
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.options import EARLIEST, LATEST, Bound, ReadOptions, TriggerLimits, parse_batch, parse_stream
+from pyspark_kreplog.sink_options import parse_path_sink
 
 BASE = {"path": "/data", "subscribe": "t"}
 
@@ -81,10 +82,18 @@ def test_which_bound_wins(side: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "meant"),
-    [("/a/b", "/a/b"), ("file:///a/b%20c", "/a/b c"), ("file:/a", "/a"), ("a/b", os.path.abspath("a/b"))],
+    [
+        ("/a/b", "/a/b"),
+        ("file:///a/b%20c", "/a/b c"),
+        ("file:/a", "/a"),
+        ("file://localhost/a#1?", "/a#1?"),
+        ("//[a", "//[a"),
+        ("a/b", os.path.abspath("a/b")),
+    ],
 )
 def test_path(path: str, meant: str) -> None:
     assert given(path=path).path == meant
+    assert parse_path_sink({"path": path, "topic": "t"}).path == meant
 
 
 @pytest.mark.parametrize(
@@ -92,12 +101,17 @@ def test_path(path: str, meant: str) -> None:
     [
         ({"subscribe": "t"}, "option 'path' is missing"),
         ({"path": "hdfs://x/y", "subscribe": "t"}, "option 'path' = 'hdfs://x/y': only local directories"),
+        ({"path": "file://host/x", "subscribe": "t"}, "option 'path' = .*: only local directories .* not file://host"),
+        ({"path": "http://[", "subscribe": "t"}, "option 'path' = .*: only local directories"),
+        ({"path": "/a\0b", "subscribe": "t"}, "option 'path' = .* has a zero byte"),
         ({"path": "/d"}, "exactly one of the options subscribe, subscribePattern and assign is needed: none is given"),
         (BASE | {"assign": '{"t": [0]}'}, "is needed: not subscribe and assign"),
         ({"path": "/d", "subscribe": " , "}, "option 'subscribe' = ',' names no topic"),
         ({"path": "/d", "subscribe": ""}, "option 'subscribe' is empty"),
         ({"path": "/d", "subscribe": "../x"}, "option 'subscribe': '../x' is no legal topic name"),
         ({"path": "/d", "subscribePattern": "a("}, "option 'subscribePattern' = 'a\\(' is no regular expression"),
+        ({"path": "/d", "subscribePattern": f"a{{{2**64}}}"}, "is no regular expression: the repetition number is too"),
+        ({"path": "/d", "subscribePattern": "(" * 9000 + ")" * 9000}, "is no regular expression: maximum recursion"),
         ({"path": "/d", "assign": "t"}, "option 'assign' = 't' must be a JSON object of partitions"),
         ({"path": "/d", "assign": "{}"}, "option 'assign'"),
         ({"path": "/d", "assign": '{"t": ["0"]}'}, "option 'assign'"),
