@@ -25,6 +25,7 @@ from pyspark_kreplog.log_directory import (
     partition_path,
     require_same_incarnation,
     require_same_topic,
+    select_subscribed,
     topic_id_of,
 )
 from pyspark_kreplog.network import ClusterReader
@@ -198,7 +199,9 @@ class StreamPlanner:
         checked = dict(states)
         for partition, offset in start.offsets.items():
             if partition not in states:
-                self._lost(partition, offset, f"the partition no longer exists; it was read up to offset {offset}")
+                named = select_subscribed(self._options, [partition])[0]
+                gone = "no longer exists" if named else "is no longer among those that the options name"
+                self._lost(partition, offset, f"the partition {gone}; it was read up to offset {offset}")
         for partition, state in states.items():
             expected = start.topic_ids.get(partition)
             if expected is not None:

@@ -275,6 +275,17 @@ def test_a_new_partition_that_lost_its_first_records(tmp_path: Path, caplog: pyt
     assert loss in caplog.text
 
 
+def test_a_partition_that_the_options_name_no_more(tmp_path: Path) -> None:
+    for name in ("t-0", "u-0"):
+        fill(tmp_path / name, 10)
+    stream = Stream(tmp_path, subscribe="t,u", startingOffsets="earliest")
+    end, ranges = stream.first()
+    stream.restart(subscribe="t")
+    with pytest.raises(OffsetOutOfRangeError, match=r"u-0: the partition is no longer among those that the options"):
+        stream.end(end)
+    assert stream.ranges(stream.initial(), end) == ranges, "a batch that runs again has the rows that it had"
+
+
 def test_a_partition_that_vanished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(tmp_path / "t-0", 10)
     fill(tmp_path / "t-1", 10)
