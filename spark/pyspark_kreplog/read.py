@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 import kreplog
-from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError, UsageError
 from pyspark_kreplog import network, short_circuit
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.log_directory import (
@@ -44,9 +44,22 @@ _CONSTANT = ("topic", "partition")
 def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The records of `task` as batches of a few MiB with exactly `columns`, in that order.
 
-    Raises OffsetOutOfRangeError where planned records are gone and the task says to fail; StorageError for damage.
+    Raises OffsetOutOfRangeError where planned records are gone and the task says to fail; StorageError for damage;
+    UsageError for a record that no column can hold, as a timestamp in nanoseconds.
     """
-    shape = _Shape(task, columns)
+    try:
+        yield from _read(task, _Shape(task, columns))
+    except UsageError as error:
+        if error.offset is None:
+            raise
+        raise UsageError(
+            f"""{task.topic_partition}: {error}: .schema("offset bigint, value binary") names the columns to read""",
+            partition=str(task.topic_partition),
+            offset=error.offset,
+        ) from error
+
+
+def _read(task: Task, shape: _Shape) -> Iterator[pa.RecordBatch]:
     if task.bootstrap is not None:
         yield from _read_from_cluster(task, task.bootstrap, shape)
         return

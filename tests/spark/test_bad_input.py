@@ -283,6 +283,21 @@ def test_a_damaged_segment_is_named(load: Load, tmp_path: Path) -> None:
     assert "Traceback" in str(failed.value)  # of the task, and behind the message nothing of Spark's own
 
 
+def test_a_timestamp_that_spark_cannot_have(tmp_path: Path) -> None:
+    """As of a producer that takes nanoseconds for milliseconds. The other columns can be read."""
+    with Log.open(tmp_path / "t-0") as log:
+        log.append(b"a")
+        log.append(b"b", timestamp_ms=1_700_000_000 * 10**9)
+    (task,) = plan(parse_batch({"path": str(tmp_path), "subscribe": "t"}), 2)
+    with pytest.raises(
+        UsageError, match=r"^t-0: a timestamp in the batch at offset 1 does not fit .*: \.schema\("
+    ) as bad:
+        list(read(task, ["value", "timestamp"]))
+    assert (bad.value.partition, bad.value.offset) == ("t-0", 1)
+    (rows,) = read(task, ["value"])
+    assert rows.to_pydict() == {"value": [b"a", b"b"]}
+
+
 @pytest.mark.parametrize("gone", ["partition", "directory"])
 def test_a_directory_that_vanishes_after_the_plan(tmp_path: Path, gone: str) -> None:
     fill(tmp_path / "data" / "t-0")
