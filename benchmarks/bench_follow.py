@@ -154,7 +154,7 @@ def main(
     """Measure how soon another process has a record, and what readers that wait cost the writer."""
     if quick:
         messages, repetitions, readers, appends = 20, 1, 3, 2000
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     taking_part = [channel for channel in CHANNELS if not channel.missing()]
     for channel in CHANNELS:
         if channel not in taking_part:
