@@ -250,6 +250,7 @@ def test_tls_is_measured_beside_plaintext(tmp_path: Path) -> None:
         assert re.search(rf"{row}, .*PLAINTEXT.*SSL.*TLS to plaintext", printed)
 
 
+@pytest.mark.long
 def test_what_watching_costs_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs the extra `console`")
     printed = python("-m", "benchmarks.bench_console", "--quick", "--repetitions", "1", "--directory", str(tmp_path))

@@ -205,12 +205,13 @@ def is_replay(query_id: str, batch_id: int, latest: int) -> bool:
     """Whether the batch is `latest`, the stream's last that was committed, which Spark runs again after a restart.
 
     latest: -1 for none. Raises UsageError for an earlier one: a checkpoint that went back plans its batches again, so
-    that to take them for committed may lose rows, and to write them may double rows."""
+    that to take them for committed may lose rows, and to write them may double rows; or its driver has a successor."""
     if batch_id < latest:
         raise UsageError(
-            f"batch {batch_id} of query {query_id} is not written: batches up to {latest} have been committed, so the "
-            "checkpoint is a copy or was put back to an earlier state. Go on with the latest checkpoint, or use a new "
-            "checkpointLocation with startingOffsets after the rows that are written"
+            f"batch {batch_id} of query {query_id} is not written: batches up to {latest} have been committed, so "
+            "another driver runs the query, or its checkpoint is a copy or was put back to an earlier state. Go on "
+            "with the latest checkpoint, or use a new checkpointLocation with startingOffsets after the rows that are "
+            "written"
         )
     return batch_id == latest
 
