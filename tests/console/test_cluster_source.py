@@ -219,7 +219,7 @@ def lag_of(console: Console, group: str) -> int:
     until = time.monotonic() + WITHIN_S
     while (lag := get(console, "group", group=group)["lag"]) is None:
         assert time.monotonic() < until, "its partitions have no leaders"
-        time.sleep(0.1)
+        time.sleep(0.1)  # brokers elect, and send no event
     return int(lag)
 
 

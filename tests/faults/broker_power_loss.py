@@ -24,10 +24,8 @@ from kreplog._native.batch import build
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
-from tests.faults import shim as faults
 from tests.faults.forked import ends_by
-from tests.faults.kills_and_cut import DEATHS
-from tests.faults.worlds import World, play_seeds
+from tests.faults.worlds import World, play_seeds, shim_of_life
 from tests.server.brokers import eventually, serving
 from tests.server.test_broker import Client
 
@@ -100,11 +98,7 @@ def life(world: World, number: int, deadly: int) -> None:
     """Start, create what is not there, produce, delete records; then stop. The `deadly`-th system call kills; 0: none
     does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow = faults.Shim(), world.shadow
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    shim = shim_of_life(world, rng, deadly)
     with_broker(world.live, partial(work, world, rng))
     shim.on_sync(None)
 

@@ -21,10 +21,9 @@ from pathlib import Path
 
 from kreplog import Log, LogConfig
 from kreplog.managed_log import ManagedLog
-from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of, shares
-from tests.faults.kills_and_cut import CUT_SLACK, DEATHS
-from tests.faults.worlds import World
+from tests.faults.kills_and_cut import CUT_SLACK
+from tests.faults.worlds import World, shim_of_life
 
 CONFIG = LogConfig(
     cleanup_policy="compact,delete", segment_bytes=900, index_interval_bytes=100, batch_bytes=300,
@@ -119,11 +118,8 @@ class LogWorld(World):
 def life(world: LogWorld, number: int, deadly: int) -> None:
     """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow, history = faults.Shim(), world.shadow, world.history
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    history = world.history
+    shim = shim_of_life(world, rng, deadly)
     log = world.log_class.open(world.path, CONFIG)
     for step in range(rng.randint(6, 20)):
         operate(log, f"{number}.{step}", rng, history)

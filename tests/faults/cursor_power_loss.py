@@ -27,9 +27,8 @@ from kreplog.topic import TopicRecord, cursor_log
 from kreplog.types import TopicPartition
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by
-from tests.faults.kills_and_cut import DEATHS
 from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import World, play_seeds
+from tests.faults.worlds import World, play_seeds, shim_of_life
 
 PARTITIONS = 2
 NAME = "billing"
@@ -99,11 +98,7 @@ def create(world: World) -> None:
 def life(world: World, kind: str, number: int, deadly: int) -> None:
     """Append, read and commit; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow = faults.Shim(), world.shadow
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    shim = shim_of_life(world, rng, deadly)
     history = History(world.events)
     with Topic.open(world.live / "orders", PARTITIONS, config=CONFIG) as topic, open_reader(topic, kind) as reader:
         for _ in range(rng.randint(3, 30)):

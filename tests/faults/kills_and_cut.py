@@ -32,13 +32,7 @@ from tests.faults import content
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of, shares
 from tests.faults.script import CONFIG, TIMESTAMP, State, survey
-from tests.faults.worlds import World
-
-DEATHS = (
-    (faults.ALL_WRITES, faults.KILL_BEFORE),
-    (faults.SYNC, faults.KILL_BEFORE),
-    (faults.WRITE, faults.KILL_HALFWAY),
-)
+from tests.faults.worlds import World, shim_of_life
 
 CUT_SLACK = 16
 """A truncation may drop so many records below the offset it was given: it never splits a batch."""
@@ -120,11 +114,8 @@ class LogWorld(World):
 def life(world: LogWorld, number: int, deadly: int) -> None:
     """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow, history = faults.Shim(), world.shadow, History(world.events)
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    history = History(world.events)
+    shim = shim_of_life(world, rng, deadly)
     log = world.log_class.open(world.live / "power-0", world.config)
     generation = number
     log.assign_leader_epoch(generation)

@@ -22,10 +22,8 @@ from pathlib import Path
 
 from kreplog import DeliveredRecord, LogConfig, Topic, WorkQueue, errors
 from kreplog.topic import cursor_log
-from tests.faults import shim as faults
 from tests.faults.forked import ends_by
-from tests.faults.kills_and_cut import DEATHS
-from tests.faults.worlds import World, play_seeds
+from tests.faults.worlds import World, play_seeds, shim_of_life
 
 PARTITIONS = 2
 LIMIT = 3
@@ -71,11 +69,7 @@ def open_queue(topic: Topic, dead_letter: Topic | str = "dead") -> WorkQueue:
 def life(world: World, number: int, deadly: int) -> None:
     """Append, take and settle; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow = faults.Shim(), world.shadow
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    shim = shim_of_life(world, rng, deadly)
     history = History(world.events)
     with (
         Topic.open(world.live / "mails", PARTITIONS, config=CONFIG) as topic,

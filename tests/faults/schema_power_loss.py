@@ -16,9 +16,8 @@ from pathlib import Path
 from kreplog.schemas import Schema, SchemaFile
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by
-from tests.faults.kills_and_cut import DEATHS
 from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import World, play_seeds
+from tests.faults.worlds import DEATHS, World, play_seeds
 
 NAME = "kreplog.schemas"
 SUBJECTS = ("orders-value", "orders-key")

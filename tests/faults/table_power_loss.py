@@ -21,12 +21,10 @@ from pathlib import Path
 from kreplog import LogConfig, Topic
 from kreplog.topic import lmdb_reader
 from kreplog.topic.lmdb_store import LmdbStore
-from tests.faults import shim as faults
 from tests.faults.forked import ends_by
-from tests.faults.kills_and_cut import DEATHS
 from tests.faults.queue_power_loss import restore
 from tests.faults.table_file_calls import Unloaded, newest
-from tests.faults.worlds import World, play_seeds
+from tests.faults.worlds import World, play_seeds, shim_of_life
 
 PARTITIONS = 2
 KEYS = 30
@@ -46,11 +44,7 @@ def append(topic: Topic, rng: random.Random) -> None:
 def life(world: World, number: int, deadly: int) -> None:
     """Append, flush and refresh; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    shim, shadow = faults.Shim(), world.shadow
-    shim.on_sync(shadow.synced)
-    kinds, mode = rng.choice(DEATHS)
-    if deadly:
-        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    shim = shim_of_life(world, rng, deadly)
     with (
         Topic.open(world.live / "prices", PARTITIONS, config=CONFIG) as topic,
         topic.table(path=world.live / "tables") as table,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults import shim as faults
 from tests.faults.forked import shares
 from tests.faults.shadow import Shadow
+
+DEATHS = (
+    (faults.ALL_WRITES, faults.KILL_BEFORE),
+    (faults.SYNC, faults.KILL_BEFORE),
+    (faults.WRITE, faults.KILL_HALFWAY),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,16 @@ class World:
     @property
     def events(self) -> Path:
         return self.folder / "events"
+
+
+def shim_of_life(world: World, rng: random.Random, deadly: int) -> faults.Shim:
+    """The shim of one process: what it syncs is in the shadow, and the `deadly`-th call of a kind kills it; 0: none."""
+    shim = faults.Shim()
+    shim.on_sync(world.shadow.synced)
+    kinds, mode = rng.choice(DEATHS)
+    if deadly:
+        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    return shim
 
 
 def play_seeds(play: Callable[[World], tuple[int, int]], directory: Path, first: int, seeds: int) -> None:

@@ -106,7 +106,7 @@ def test_a_leader_dies_while_a_task_writes(spark: SparkSession, cluster: LocalCl
         for batch in batches:
             if batch.column("id")[0].as_py() >= half:
                 while not dead.exists():
-                    time.sleep(0.02)  # the test touches it
+                    time.sleep(0.02)  # until the test, another process, makes the file
             yield batch
 
     frame = spark.range(0, rows, numPartitions=1).mapInArrow(wait, "id bigint").selectExpr("cast(id as string) value")

@@ -171,7 +171,7 @@ def test_a_long_response_is_received_by_the_thread_and_short_ones_by_the_event_l
         await leader.send(data[:-1])
         await until(lambda: len(threads()) == 1)
         for _ in range(20):
-            await asyncio.sleep(0)  # the event loop is free
+            await asyncio.sleep(0)  # a turn of the event loop, which waits for no thread
         assert not leader.put
         await leader.send(data[-1:])
         second = (await leader.replied()).response

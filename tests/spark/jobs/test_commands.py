@@ -82,7 +82,7 @@ def test_the_bar_follows_the_tasks(spark: SparkSession, tmp_path: Path, monkeypa
 
         for batch in batches:
             while batch.column("id")[0].as_py() and not seen.exists():
-                time.sleep(0.02)  # the test touches it
+                time.sleep(0.02)  # until the test, another process, makes the file
             yield batch
 
     def watch() -> None:
