@@ -15,8 +15,12 @@ from kreplog.core.topic_settings import NAMES, UNUSED
 from kreplog.server.settings import SETTINGS
 from tests.interop.jvm import Kafka
 
-INTERNAL = {"producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"}
-"""Settings of Kafka's that it does not print; the last two are its authorizer's."""
+UNPRINTED = {
+    *("producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"),
+    *("leader.replication.throttled.rate", "follower.replication.throttled.rate"),
+}
+"""Settings of Kafka's that it does not print: an internal one, its authorizer's, and those that have no place in a file
+of settings, as they are only ever altered while a broker runs (KIP-73)."""
 
 UNORDERED = "listener.security.protocol.map"
 
@@ -48,7 +52,7 @@ def test_the_page_of_settings_says_what_kafka_says(kafka: Kafka) -> None:
         if name in NOT_OF_KAFKA:
             right = name not in theirs
         else:  # what the page says more is of another setting, which Kafka takes where this one is none
-            right = name in INTERNAL or theirs.get(name, "none") in (stated, "none" if page != "the same" else stated)
+            right = name in UNPRINTED or theirs.get(name, "none") in (stated, "none" if page != "the same" else stated)
         if not right:
             wrong.append(f"{name}: ours {default}, Kafka's {theirs.get(name)}, the page: {page}")
     assert not wrong
