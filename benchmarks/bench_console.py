@@ -51,10 +51,9 @@ def broker_cpu_s(cluster: KreplogCluster) -> list[float]:
     return found
 
 
-def produce_latencies_ms(bootstrap: str, seconds: float) -> list[float]:
+def produce_latencies_ms(bootstrap: str, partitions: int, seconds: float) -> list[float]:
     """Latencies of single records, each acknowledged before the next is sent; to all partitions in turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
-    partitions = len(producer.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions)
     found: list[float] = []
     errors: list[Any] = []
     until = time.perf_counter() + seconds
@@ -189,22 +188,22 @@ def main(
             )
             for name, fact in report.host(Path(folder)).items():
                 print(f"{name}: {fact}")
-            _measure(cluster, Path(folder) / "c", repetitions, seconds)
+            _measure(cluster, Path(folder) / "c", partitions, repetitions, seconds)
         finally:
             cluster.stop()
 
 
-def _measure(cluster: KreplogCluster, directory: Path, repetitions: int, seconds: float) -> None:
+def _measure(cluster: KreplogCluster, directory: Path, partitions: int, repetitions: int, seconds: float) -> None:
     cpu: dict[str, list[list[float]]] = {name: [] for name in WATCHERS}
     latencies: dict[str, list[list[float]]] = {name: [] for name in WATCHERS}
     names, pages = list(WATCHERS), list[Page]()
-    produce_latencies_ms(cluster.bootstrap, SETTLE_S)
+    produce_latencies_ms(cluster.bootstrap, partitions, SETTLE_S)
     for repetition in range(repetitions):
         for name in names[repetition % 3 :] + names[: repetition % 3]:
             with WATCHERS[name](directory, pages):
                 time.sleep(SETTLE_S)  # its start is not what is measured
                 before, began = broker_cpu_s(cluster), time.monotonic()
-                latencies[name].append(produce_latencies_ms(cluster.bootstrap, seconds))
+                latencies[name].append(produce_latencies_ms(cluster.bootstrap, partitions, seconds))
                 spent = time.monotonic() - began
                 cpu[name].append(
                     [(now - then) / spent for now, then in zip(broker_cpu_s(cluster), before, strict=True)]
