@@ -196,7 +196,7 @@ def driver(
     return spark_driver(command, folder / "driver.log", kill_workers=True)
 
 
-DRIVERS = 3
+DRIVERS = 10
 PER_DRIVER = 2
 """Kills of workers in the life of each driver: of any, and of those at a step."""
 
@@ -206,7 +206,7 @@ def test_drivers_workers_and_brokers_are_killed(
     cluster: LocalCluster, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     make_topic(cluster, "fire", 3)
-    rows = 2_000
+    rows = 20 * PER_BATCH * DRIVERS  # more than the drivers write before the last: no step is met without rows
     feed(tmp_path, rows)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -238,7 +238,11 @@ def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Pop
     """Wait until a worker comes to the step and gets the signal; return its process id."""
     before = set(met(steps, step))
     plan(steps, step, number)
-    eventually(lambda: len(met(steps, step)) > len(before) or process.poll() is not None, f"no {step}", LIFE_S)
+    eventually(
+        lambda: len(met(steps, step)) > len(before) or process.poll() is not None,
+        lambda: f"no {step}: {(steps / 'driver.log').read_text()[-4000:]}",
+        LIFE_S,
+    )
     assert process.poll() is None, f"the driver ended with {process.returncode}"
     (pid,) = set(met(steps, step)) - before
     return pid
