@@ -240,7 +240,7 @@ def meet(steps: Path, step: str, number: signal.Signals, process: subprocess.Pop
     plan(steps, step, number)
     eventually(
         lambda: len(met(steps, step)) > len(before) or process.poll() is not None,
-        lambda: f"no {step}: {(steps / 'driver.log').read_text()[-4000:]}",
+        lambda: "\n".join([f"no {step}", *(path.read_text()[-4000:] for path in steps.glob("*.log"))]),
         LIFE_S,
     )
     assert process.poll() is None, f"the driver ended with {process.returncode}"
