@@ -31,6 +31,9 @@ REQUEST_THREADS = 4
 SHARE, MAX_AGE_S = 0.01, 5.0
 """The most of a broker's processor that reading the metadata takes, as long as they are not older than this."""
 
+MAX_LOG_ENDS = 50_000
+"""Replicas whose last log end offsets are remembered, for when their broker does not respond."""
+
 PROBE_WAIT_S = 0.2
 """How long a snapshot waits for brokers to respond: one that hangs does not hold up what others report."""
 
@@ -63,6 +66,7 @@ class ClusterSource:
         self._next_read = 0.0
         self._offsets = ClientThreads(connect, 1, "console-offsets", persistent=True)
         self._rates = TopicRates()
+        self._log_ends: dict[tuple[TopicPartition, int], int] = {}
         self._replica_times, self._group_times, self._lag_history = LagTimes(), LagTimes(), LagHistory()
         self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
 
@@ -99,7 +103,8 @@ class ClusterSource:
         return self._elected[1]
 
     async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
-        """The replicas of these partitions of a topic, as replica_rows. Raises UnreachableError."""
+        """The replicas of these partitions of a topic, as replica_rows, with `lag_ms` and `last_log_end_offset`, from
+        which the lags of a broker count that does not respond. Raises UnreachableError."""
 
         def read(clients: ThreadClients) -> dict[int, list[dict[str, Any]]]:
             by_broker: dict[int, list[TopicPartition]] = {}
@@ -113,10 +118,28 @@ class ClusterSource:
                 number: replica_rows(TopicPartition(topic, number), row.leader, row.replicas, row.isr, states)
                 for number, row in rows.items()
             }
+            for number, replicas in found.items():
+                self._add_lags_of_silent(TopicPartition(topic, number), rows[number].leader, replicas)
             self._add_lag_times(clients, topic, rows, found)
             return found
 
         return await self._offsets.run(read)
+
+    def _add_lags_of_silent(self, at: TopicPartition, leader_id: int, replicas: Sequence[dict[str, Any]]) -> None:
+        """Add `last_log_end_offset` to each replica, and where its broker does not respond the lag from there."""
+        leader_end = next((each["log_end_offset"] for each in replicas if each["broker"] == leader_id), None)
+        for replica in replicas:
+            key, end = (at, replica["broker"]), replica["log_end_offset"]
+            if end is None:
+                end = self._log_ends.get(key)
+                if end is not None and leader_end is not None and replica["state"] == "down":
+                    replica["lag"] = max(0, leader_end - end)
+            else:
+                self._log_ends.pop(key, None)
+                self._log_ends[key] = end
+                if len(self._log_ends) > MAX_LOG_ENDS:
+                    del self._log_ends[next(iter(self._log_ends))]
+            replica["last_log_end_offset"] = end
 
     def _add_lag_times(
         self,
@@ -130,11 +153,11 @@ class ClusterSource:
             Lacking(
                 (TopicPartition(topic, number), replica["broker"]),
                 rows[number].leader,
-                RecordAt(TopicPartition(topic, number), replica["log_end_offset"]),
+                RecordAt(TopicPartition(topic, number), replica["last_log_end_offset"]),
             )
             for number, replicas in found.items()
             for replica in replicas
-            if replica["lag"] and replica["state"] == "lagging"
+            if replica["lag"] and replica["state"] in ("lagging", "down")
         ]
         lags_ms = self._replica_times.read(clients, lacking)
         for number, replicas in found.items():

@@ -120,6 +120,45 @@ def test_how_long_a_replica_lags(cluster: LocalCluster, monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
+def test_how_long_the_replica_of_a_dead_broker_lags(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From where its log ended when its broker last responded; nothing is known by one who has not seen it."""
+    at, lacked_ms = TopicPartition("events", 0), 4001
+
+    async def run() -> None:
+        source, later = source_of(cluster), source_of(cluster)
+        row = (await source.snapshot()).topics["events"].partitions[0]
+        await later.snapshot()
+        dead, other = (broker for broker in row.replicas if broker != row.leader)
+        rows = {0: row._replace(isr=(row.leader, other))}
+
+        def behind(*arguments: Any) -> Any:
+            found = replica_states(*arguments)
+            found[dead][at] = replace(found[dead][at], log_end_offset=4)
+            return found
+
+        def without(*arguments: Any) -> Any:
+            found = replica_states(*arguments)
+            del found[dead]
+            return found
+
+        async def seen_by(source: ClusterSource) -> Any:
+            return next(each for each in (await source.replicas("events", rows))[0] if each["broker"] == dead)
+
+        monkeypatch.setattr(cluster_source, "replica_states", behind)
+        await seen_by(source)
+        monkeypatch.setattr(cluster_source, "replica_states", without)
+        before_ms = time.time_ns() // 1_000_000
+        found = await seen_by(source)
+        assert (found["state"], found["log_end_offset"], found["last_log_end_offset"]) == ("down", None, 4)
+        assert found["lag"] == 6 and 0 <= found["lag_ms"] + lacked_ms - before_ms < 1000 * WITHIN_S
+        found = await seen_by(later)
+        assert found["state"] == "down" and found["last_log_end_offset"] is found["lag"] is found["lag_ms"] is None
+        await source.close()
+        await later.close()
+
+    asyncio.run(run())
+
+
 def test_the_controllers_epoch(cluster: LocalCluster) -> None:
     async def run() -> None:
         connect = partial(bootstrap_servers, cluster.directory, None, None)

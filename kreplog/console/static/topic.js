@@ -115,10 +115,10 @@ function fillReplica(box, replica, [low, high], perSecond, size, leaderSize) {
   const since = replica.lag_ms ? `, ${duration(replica.lag_ms)}` : "";
   const lag = replica.lag ? ` lag ${number(replica.lag)}${behind}${since}` : "";
   const speed = perSecond ? ` +${number(Math.round(perSecond))}/s` : "";
-  setText(text, known ? `${number(replica.log_end_offset)}${lag}${speed}` : replica.state);
+  setText(text, known ? `${number(replica.log_end_offset)}${lag}${speed}` : `${replica.state}${lag}`);
   box.title = known
     ? `${replica.state}: log start ${number(replica.log_start_offset)}, high watermark ${number(replica.high_watermark)}, log end ${number(replica.log_end_offset)}, ${bytes(size)}`
-    : replica.state;
+    : replica.state + (Number.isInteger(replica.last_log_end_offset) ? `: its log ended at ${number(replica.last_log_end_offset)} when its broker last responded` : "");
 }
 
 function scale(replicas) {
