@@ -13,10 +13,11 @@ from kreplog._native.arrow_records import BatchEncoder, arrow_pieces
 from kreplog._native.bulk import BulkAppend, last_sequence
 from kreplog._native.checkpoint import atomic_write
 from kreplog._native.ledger import latest_append
-from kreplog._native.partitioned import PartitionedWriter
+from kreplog._native.partitioned import NULL_HEADER, PartitionedWriter
 from kreplog._native.partitioner import murmur2, partition_for
 
 __all__ = [
+    "NULL_HEADER",
     "BulkAppend",
     "PartitionedWriter",
     "atomic_write",

@@ -2,6 +2,8 @@ from typing import Any, TypeAlias
 
 Extent: TypeAlias = tuple[int, int, int, int]
 
+NULL_HEADER: str
+
 class PartitionedWriter:
     @property
     def path(self) -> str: ...
@@ -18,7 +20,7 @@ class PartitionedWriter:
         headers: tuple[Any, Any, Any] | None,
         partitions: Any,
         topic_indexes: Any,
-        topics: list[tuple[int, int]],
+        topics: list[tuple[str, int, int]],
         turn: int,
     ) -> None: ...
     def finish(self) -> list[Extent]: ...

@@ -28,6 +28,12 @@ cdef enum:
     BATCH_OVERHEAD = 61
 
 
+NULL_HEADER = (
+    "a header of the record is null, or has no key: only the value of a header may be null; "
+    "filter(headers, h -> h.key IS NOT NULL) leaves such headers out"
+)
+
+
 cdef class _Integers:
     """An Arrow int32 array."""
 
@@ -107,7 +113,7 @@ cdef class _Headers:
             self.keys.at(i, &key)
             self.values.at(i, &value)
             if key.length < 0 or present != NULL and not present[entry >> 3] >> (entry & 7) & 1:
-                raise UsageError("a header of a record is null, or has no key: a header is a key and a value")
+                raise UsageError(NULL_HEADER)
             at = p - self.scratch
             self.reserve(at + 20 + key.length + max(value.length, 0))
             p = write_varint(self.scratch + at, key.length)
@@ -149,6 +155,7 @@ cdef class PartitionedWriter:
     cdef Py_ssize_t record_limit
     cdef list builders  # by destination; None where there was no record yet
     cdef list records  # of closed batches that are not written yet, by destination
+    cdef int64_t rows  # of earlier writes
 
     def __init__(self, str path, *, Py_ssize_t batch_bytes=65536, compression="none",
                  Py_ssize_t max_message_bytes=1048588):
@@ -176,9 +183,10 @@ cdef class PartitionedWriter:
 
         values, keys (or None): binary or string. headers: None, or (the list array, its entries' keys, and values).
         partitions: int32 or None; null for a record that goes by its key. topic_indexes: int32 into `topics`, None
-        where there is one. topics: (destination of partition 0, number of partitions). turn: records without a key go
-        to the partition of this number, modulo theirs. Raises UsageError for a row that fits nowhere,
-        RecordTooLargeError, ArgumentTypeError, StorageError.
+        where there is one. topics: (name, destination of partition 0, number of partitions). turn: records without a
+        key go to the partition of this number, modulo theirs. Raises UsageError for a row that fits nowhere and
+        RecordTooLargeError, which name the topic and the row, the first of the first write being 0; ArgumentTypeError,
+        StorageError.
         """
         cdef Column value_column = column_of(values, "value")
         cdef Column key_column = None if keys is None else column_of(keys, "key")
@@ -190,6 +198,7 @@ cdef class PartitionedWriter:
         cdef int32_t partition
         cdef int32_t count = 0
         cdef Py_ssize_t first = 0
+        cdef str topic = None
         cdef Bytes key
         cdef Bytes value
         cdef Bytes encoded
@@ -200,28 +209,35 @@ cdef class PartitionedWriter:
         key.length = -1
         encoded.length = 0
         if topic_column is None:
-            first, count = topics[0]
-        for i in range(value_column.length):
-            if topic_column is not None:
-                if topic_column.is_null(i):
-                    raise UsageError("null topic present in the data. Use the topic option for setting a topic.")
-                first, count = topics[topic_column.at(i)]
-            value_column.at(i, &value)
-            if key_column is not None:
-                key_column.at(i, &key)
-            if header_column is not None:
-                header_column.encode(i, &encoded)
-            if partition_column is not None and not partition_column.is_null(i):
-                partition = partition_column.at(i)
-                if not 0 <= partition < count:
-                    raise UsageError(
-                        f"Invalid partition given with record: {partition} is not in the range [0...{count})."
-                    )
-            elif key.length >= 0:
-                partition = partition_of_key(key.data, key.length, count)
-            else:
-                partition = <int32_t> (turn % count)
-            self.add(first + partition, now, key, value, encoded)
+            topic, first, count = topics[0]
+        try:
+            for i in range(value_column.length):
+                if topic_column is not None:
+                    if topic_column.is_null(i):
+                        topic = None
+                        raise UsageError("null topic present in the data. Use the topic option for setting a topic.")
+                    topic, first, count = topics[topic_column.at(i)]
+                value_column.at(i, &value)
+                if key_column is not None:
+                    key_column.at(i, &key)
+                if header_column is not None:
+                    header_column.encode(i, &encoded)
+                if partition_column is not None and not partition_column.is_null(i):
+                    partition = partition_column.at(i)
+                    if not 0 <= partition < count:
+                        raise UsageError(
+                            f"Invalid partition given with record: {partition} is not in the range [0...{count}). Give "
+                            "a partition that the topic has, or null to have the key choose it"
+                        )
+                elif key.length >= 0:
+                    partition = partition_of_key(key.data, key.length, count)
+                else:
+                    partition = <int32_t> (turn % count)
+                self.add(first + partition, now, key, value, encoded)
+        except UsageError as error:
+            place = f"row {self.rows + i}" if topic is None else f"topic {topic}, row {self.rows + i}"
+            raise type(error)(f"{place}: {error}") from None
+        self.rows += value_column.length
 
     cdef int add(self, Py_ssize_t destination, int64_t now, Bytes key, Bytes value, Bytes headers) except -1:
         cdef Py_ssize_t size = max(key.length, 0) + max(value.length, 0) + headers.length + RECORD_OVERHEAD

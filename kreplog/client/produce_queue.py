@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from kreplog._native.arrow_records import BatchEncoder, RowSelection
 from kreplog.client.bulk_errors import ProduceError
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, RecordTooLargeError
 from kreplog.types import TopicPartition
 
 MAX_IN_FLIGHT = 5
@@ -106,7 +106,10 @@ class PartitionQueue:
             if not self._waiting or len(self._unacked) >= MAX_IN_FLIGHT:
                 return None
             rows = self._waiting[0]
-            data, records = rows.next_batch(encoder, producer_id, producer_epoch, self._next_sequence)
+            try:
+                data, records = rows.next_batch(encoder, producer_id, producer_epoch, self._next_sequence)
+            except RecordTooLargeError as error:
+                raise RecordTooLargeError(f"{self.partition}: {error}", partition=str(self.partition)) from None
             if rows.position == rows.length:
                 self._waiting.popleft()
             batch = QueuedBatch(data, records, self._next_sequence, now)

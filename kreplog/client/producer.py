@@ -200,7 +200,12 @@ class Producer(Closing):
             selections = [rows.whole(partition)] if rows.length else []
         else:
             count = sum(at.topic == topic for at in self._cluster.metadata.partitions)
-            selections = rows.by_partition(count, self._runs % count)
+            try:
+                selections = rows.by_partition(count, self._runs % count)
+            except UsageError as error:
+                raise UsageError(
+                    f"topic {topic}: {error}: give a partition that the topic has, or null to have the key choose it"
+                ) from None
             self._runs += 1
         self._admit([TopicPartition(topic, selection.partition) for selection in selections])
         for selection in selections:

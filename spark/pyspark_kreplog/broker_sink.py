@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from kreplog.bulk_append import NULL_HEADER
 from kreplog.errors import ErrorCode, InvalidTopicError, KreplogError, RecordTooLargeError, UsageError
 from kreplog.types import TopicPartition, check_topic
 from pyspark_kreplog.kafka_options import client_module
@@ -61,7 +62,7 @@ class BrokerSink:
         the cluster refuses or does not acknowledge in time. Other rows of the task may be written then, but for topics
         that do not exist or may not be written among the first PENDING_BYTES: these are found before any is sent."""
         options = self._options
-        rows = Rows(batches, options.topic is None)
+        rows = Rows(batches, options.topic)
         with explained(options), _producer(options) as producer:
             try:
                 require = producer.require_writable
@@ -154,12 +155,13 @@ def explained(options: BrokerSinkOptions) -> Iterator[None]:
 class Rows:
     """The rows of a task as batches with the columns that are written, and with `topic` where rows name theirs.
 
-    count: rows that were taken. failure: what ended them early.
+    topic: of all rows, None where they name theirs. count: rows that were taken. failure: what ended them early.
     """
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], with_topic: bool) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], topic: str | None) -> None:
         self._batches = iter(batches)
-        self._names = ("topic", *COLUMNS) if with_topic else COLUMNS
+        self._topic = topic
+        self._names = ("topic", *COLUMNS) if topic is None else COLUMNS
         self.count = 0
         self.failure: BaseException | None = None
 
@@ -170,7 +172,7 @@ class Rows:
         try:
             batch = next(batch for batch in self._batches if batch.num_rows)
             batch = batch.select([name for name in self._names if name in batch.schema.names])
-            _check(batch)
+            self._check(batch)
         except StopIteration:
             raise
         except BaseException as error:
@@ -179,15 +181,23 @@ class Rows:
         self.count += batch.num_rows
         return batch
 
-
-def _check(batch: pa.RecordBatch) -> None:
-    """Raises UsageError, in the words of Spark's Kafka sink."""
-    if "topic" in batch.schema.names and batch.column("topic").null_count:
-        raise UsageError("null topic present in the data. Use the topic option for setting a topic.")
-    if "headers" in batch.schema.names:
-        entries = batch.column("headers").flatten()
-        if entries.null_count or entries.field(0).null_count:
-            raise UsageError("a header of a record is null, or has no key: a header is a key and a value")
+    def _check(self, batch: pa.RecordBatch) -> None:
+        """Raises UsageError, in the words of Spark's Kafka sink."""
+        if "topic" in batch.schema.names and batch.column("topic").null_count:
+            row = batch.column("topic").to_pylist().index(None)
+            raise UsageError(
+                f"row {self.count + row}: null topic present in the data. Use the topic option for setting a topic."
+            )
+        if "headers" in batch.schema.names:
+            entries = batch.column("headers").flatten()
+            if entries.null_count or entries.field(0).null_count:
+                row = next(
+                    row
+                    for row, headers in enumerate(batch.column("headers").to_pylist())
+                    if any(header is None or header["key"] is None for header in headers or ())
+                )
+                topic = self._topic or batch.column("topic")[row]
+                raise UsageError(f"topic {topic}, row {self.count + row}: {NULL_HEADER}")
 
 
 def of_topic(topic: str, rows: Rows) -> Iterator[tuple[str, pa.RecordBatchReader]]:

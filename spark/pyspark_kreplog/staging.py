@@ -111,7 +111,7 @@ class _TaskEncoder:
         self._turn = task
         self._writer: PartitionedWriter | None = None
         self._known: dict[str, int] = {}
-        self._topics: dict[str, tuple[int, int]] = {}
+        self._topics: dict[str, tuple[str, int, int]] = {}
         self._destinations: list[TopicPartition] = []
         self.counts: dict[str, int] = {}
 
@@ -147,8 +147,8 @@ class _TaskEncoder:
             max_message_bytes=self._options.max_message_bytes,
         )
 
-    def _topic(self, topic: str) -> tuple[int, int]:
-        """(destination of partition 0, number of partitions). Raises UsageError."""
+    def _topic(self, topic: str) -> tuple[str, int, int]:
+        """(topic, destination of partition 0, number of partitions). Raises UsageError."""
         assert self._writer is not None
         place = self._topics.get(topic)
         if place is None:
@@ -157,7 +157,7 @@ class _TaskEncoder:
             except InvalidTopicError as error:
                 raise UsageError(f"column topic: {error}") from error
             count = partition_count(topic, self._known, self._options)
-            place = self._topics[topic] = self._writer.add_topic(count), count
+            place = self._topics[topic] = topic, self._writer.add_topic(count), count
             self._destinations.extend(TopicPartition(topic, partition) for partition in range(count))
             self.counts[topic] = count
         return place

@@ -68,7 +68,7 @@ class TransactionalSink:
         import pyarrow as pa
 
         topic = self._options.topic
-        rows = Rows(batches, topic is None)
+        rows = Rows(batches, topic)
         returned = ReturnedRows(job)
         compressed = pa.ipc.IpcWriteOptions(compression="lz4")
         size = 0

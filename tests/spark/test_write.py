@@ -167,19 +167,21 @@ def test_refused_before_a_task_runs(
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (["'v' value", "nullif('t', 't') topic"], {}, "null topic present in the data"),
+        (["'v' value", "nullif('t', 't') topic"], {}, "row 0: null topic present in the data"),
         (["'v' value", "concat('a b', id) topic"], {}, "column topic: 'a b0' is no legal topic name"),
         (
             ["'v' value", "2 partition"],
             {"topic": "t"},
-            "Invalid partition given with record: 2 is not in the range [0...2)",
+            "topic t, row 0: Invalid partition given with record: 2 is not in the range [0...2). Give a partition that",
         ),
         (["'v' value", "-1 partition"], {"topic": "t"}, "-1 is not in the range"),
+        (["'v' value", "'t' topic", "3 partition"], {}, "topic t, row 0: Invalid partition given with record: 3"),
         (["repeat('v', 2000000) value"], {"topic": "t"}, "raise option 'kafka.max.request.size'"),
+        (["repeat('v', 2000000) value"], {"topic": "t"}, "topic t, row 0: a record of 2000097 bytes is over the limit"),
         (
             ["'v' value", "array(named_struct('key', string(null), 'value', x'00')) headers"],
             {"topic": "t"},
-            "has no key",
+            "topic t, row 0: a header of the record is null, or has no key",
         ),
     ],
 )

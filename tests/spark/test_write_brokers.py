@@ -21,7 +21,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import KreplogError, UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog import explain_write
-from pyspark_kreplog.broker_sink import BrokerSink
+from pyspark_kreplog.broker_sink import BrokerSink, Rows
 from pyspark_kreplog.sink import Job
 from pyspark_kreplog.sink_options import BrokerSinkOptions, SinkOptions, parse_sink
 from tests.client.brokers import make_topic
@@ -208,16 +208,28 @@ def test_a_partition_without_leader_is_named(cluster: LocalCluster) -> None:
 REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"topic": ["none-made"]}, {}, r"none-made-0: the cluster has no such topic"),
     ({"topic": ["no name"]}, {}, "column topic: 'no name' is no legal topic name"),
-    ({"topic": pa.array([None], pa.string())}, {}, "null topic present in the data"),
-    ({"partition": pa.array([7], pa.int32())}, {"topic": "refused"}, r"its partition 7 is not in the range \[0...2\)"),
-    ({"value": [b"v" * 2000]}, {"topic": "refused", "kafka.max.request.size": "1000"}, "raise option 'kafka.max.reque"),
+    ({"topic": pa.array([None], pa.string())}, {}, "row 0: null topic present in the data"),
+    (
+        {"partition": pa.array([7], pa.int32())},
+        {"topic": "refused"},
+        r"topic refused: row 0: its partition 7 is not in the range \[0...2\): give a partition that the topic has",
+    ),
+    (
+        {"value": [b"v" * 2000]},
+        {"topic": "refused", "kafka.max.request.size": "1000"},
+        r"refused-\d: row 0: a record of 2007 bytes.*raise option 'kafka.max.reque",
+    ),
     (
         {"value": [b"v" * 8000]},
         {"topic": "refused"},
         r"refused-\d: the leader refuses.*MESSAGE_TOO_LARGE.*lower option 'kafka.batch.size'",
     ),
-    ({"headers": pa.array([[{"key": None, "value": b""}]], HEADER_TYPE)}, {"topic": "refused"}, "has no key"),
-    ({"headers": pa.array([[None]], HEADER_TYPE)}, {"topic": "refused"}, "a header of a record is null"),
+    (
+        {"headers": pa.array([[{"key": None, "value": b""}]], HEADER_TYPE)},
+        {"topic": "refused"},
+        "topic refused, row 0: a header of the record is null, or has no key",
+    ),
+    ({"headers": pa.array([[None]], HEADER_TYPE), "topic": ["refused"]}, {}, "row 0: a header of the record is null"),
 ]
 
 
@@ -304,3 +316,10 @@ def test_explain_says_how_often_rows_are_written(options: dict[str, str], to: st
 def test_a_path_wins(tmp_path: Path) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "path": str(tmp_path)}
     assert isinstance(parse_sink(given), SinkOptions)
+
+
+def test_a_refused_row_is_counted_from_the_first_of_its_task() -> None:
+    taken = Rows([rows(3), rows(0), pa.record_batch({"value": [b"v"] * 2, "topic": ["t", None]})], None)
+    assert next(taken).num_rows == 3
+    with pytest.raises(UsageError, match="row 4: null topic present"):
+        next(taken)
