@@ -52,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
-    "kreplog._native": EVERYWHERE,
+    "kreplog.boot": set(),
+    "kreplog._native": EVERYWHERE | {"kreplog.boot"},
     "kreplog.follow": EVERYWHERE | {"kreplog._native"},
     "kreplog.file_systems": EVERYWHERE | {"kreplog._native"},
     "kreplog.log": EVERYWHERE | {"kreplog.follow", "kreplog.file_systems", "kreplog._native"},
@@ -122,11 +123,12 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.wire.consumer_group_records", "kreplog.wire.record_fields"},
     "kreplog.wire.transaction_records": EVERYWHERE
     | {"kreplog._native", "kreplog.core.transaction_messages", "kreplog.wire.record_fields"},
-    "kreplog.coord": EVERYWHERE | {"kreplog.syncing", "kreplog.tls"},
+    "kreplog.coord": EVERYWHERE | {"kreplog.boot", "kreplog.syncing", "kreplog.tls"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | CORES
     | {
+        "kreplog.boot",
         "kreplog.coord",
         "kreplog.managed_log",
         "kreplog.syncing",

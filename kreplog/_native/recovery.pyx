@@ -5,7 +5,7 @@ Derived files (indexes, epochs, producers, the state file, Kafka's checkpoint fi
 are missing or contradict it. A reader changes nothing.
 """
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BATCH_OK,
@@ -44,6 +44,7 @@ from kreplog._native.files import error_of, names_in, status_of
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
+from kreplog.boot import boot_id
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import topic_id_text
 
@@ -93,12 +94,14 @@ cdef class Recovery:
     cdef bint unsettled  # the disk may hold an older state than was last published
     cdef bint trusted  # the epochs' file is the one that the state file describes
     cdef int64_t limit  # the end that an interrupted truncation was heading for, -1 for none
+    cdef bytes boot  # the id of this boot; empty where it is unknown, or a broker, or whoever else replicates, has epochs
     cdef int64_t checkpointed  # the high watermark in Kafka's checkpoint file
     cdef int64_t seen  # the log end offset in the state file
 
     def __init__(self, SegmentedLog log):
         self.log = log
         self.limit = -1
+        self.boot = b"" if log.managed or log.replicated else boot_id().encode()
 
     cdef int read_state(self) except -1:
         """The position from the state file; without a usable one, from Kafka's checkpoint files."""
@@ -215,7 +218,7 @@ cdef class Recovery:
         cdef Segment segment
         if position.recovery_point < position.leo and log.epochs.latest_epoch < _last_epoch(log):
             self.trusted = False  # a loss of power left a file, and a state that fits it, from before all epochs
-        _settle_epochs(log, self.known, self.trusted, position.leo == self.seen)
+        _settle_epochs(log, self.known, self.trusted, position.leo == self.seen, self.begins_epoch())
         if position.recovery_point < position.leo:  # a killed writer may not have flushed it
             log.epochs_unsynced = log.directory_changed = True
             log.segments_unflushed = log.managed
@@ -227,6 +230,16 @@ cdef class Recovery:
         if not self.known and log.first_unstable == INT64_MAX and not _has_aborted(log):
             position.has_producers &= WITH_PRODUCERS
         return 0
+
+    cdef bint begins_epoch(self) except -1:
+        """Whether records that were visible may be gone, so that what is appended in their place is of another leader
+        epoch, by which readers find that out (KIP-320). Brokers agree on the epochs of their logs themselves."""
+        cdef SegmentedLog log = self.log
+        if self.fresh or log.managed or log.replicated:
+            return False
+        if self.known and log.position.leo >= self.seen and log.state.is_of_boot(self.boot):
+            return False
+        return not is_brokers_directory(os.path.dirname(log.path))
 
     cdef int publish(self) except -1:
         cdef SegmentedLog log = self.log
@@ -248,6 +261,7 @@ cdef class Recovery:
             log.position.generation += 2
             log.state.note_truncation(log.position.generation, log.position.leo)
         log.state.publish(&log.position)
+        log.state.set_boot(self.boot)  # only now: until then it is not in the page that an epoch begins
         if not self.in_session:
             self.begin_session()
         if self.fresh:
@@ -384,10 +398,11 @@ cdef object _load_epochs(SegmentedLog log):
         return EpochCache(path, ())
 
 
-cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted, bint same_end) except -1:
+cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted, bint same_end, bint begins) except -1:
     """Compare the epoch entries with the log, and rebuild them if they differ.
 
     known: the state file has their checksum; trusted: and it matches; same_end: the log ends where the state file says.
+    begins: the next append begins an epoch, which is written before its first record, or here with others.
     """
     epochs = log.epochs
     latest = epochs.latest_epoch
@@ -396,9 +411,13 @@ cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted, bint same_en
         _logger.warning("%s: leader-epoch-checkpoint does not fit the log; rebuilding it", log.name)
         epochs.clear()
         _rebuild_epochs(log)
+    log.current_epoch = max(0, latest, epochs.latest_epoch, log.position.leader_epoch)
+    if begins and log.current_epoch < INT32_MAX:
+        log.current_epoch += 1
+        if epochs.dirty:  # else the latest, whose records are lost, would be in no durable file
+            epochs.assign(log.current_epoch, log.position.leo)
     epochs.flush()
     log.last_epoch = epochs.latest_epoch
-    log.current_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
     log.position.epochs_crc = epochs_crc(epochs)
     if log.position.epoch_noted and same_end and log.position.leader_epoch == log.current_epoch > log.last_epoch:
         epochs.assign(log.current_epoch, log.position.leo)

@@ -10,6 +10,7 @@
 #    640  8  number of the writer session, 0 for none   648  4  its state   652  4  CRC-32C of 640..652
 #    704  16 changes of segments, of 24 bytes each: 8 generation after it, 8 log end offset after it,
 #         4 how many in a row, up to this one, were swaps of compaction (else 0), 4 CRC-32C of the 20 before
+#   1152 36  id of the boot in which the log was last opened for writing, 0 where it is unknown or its owner's matter
 #
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
@@ -30,6 +31,9 @@
 # closed the log, was killed, or is another; by the changes, whether records that it has read were cut. The one to
 # generation g is in place g / 2 mod 16. A swap cuts nothing, its offset is 2^63 - 1; it counts the swaps right before
 # it, so that a reader which has slept through any number of them knows that they were nothing else.
+#
+# In one boot a page is what was published last, whoever was killed. In another, power may have been lost in between: the
+# page may be an older one, and records that were visible be gone without a trace, even after a clean end.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
@@ -113,6 +117,8 @@ cdef class StateFile:
     cdef void note_truncation(self, int64_t generation, int64_t end) noexcept nogil
     cdef void note_swap(self, int64_t generation) noexcept nogil
     cdef void write_change(self, Change* change) noexcept nogil
+    cdef bint is_of_boot(self, bytes id) noexcept
+    cdef void set_boot(self, bytes id) noexcept
     cdef bint read_change(self, int64_t generation, Change* change) noexcept nogil
     cdef int64_t lowest_truncation(self, int64_t since, int64_t generation) noexcept nogil
     cdef void wake_at(self, int64_t high_watermark) noexcept

@@ -45,6 +45,8 @@ cdef enum:
     SESSION = 640
     CHANGES = 704
     CHANGES_KEPT = 16
+    BOOT = 1152
+    BOOT_BYTES = 36
     CHANGE_CHECKED = sizeof(Change) - 4
     CHECKED = sizeof(Position) - 4
 
@@ -223,6 +225,15 @@ cdef class StateFile:
     cdef void write_change(self, Change* change) noexcept nogil:
         change.crc = crc32c_update(0, <const uint8_t*> change, CHANGE_CHECKED)
         memcpy(self.data + place_of_change(change.generation), change, sizeof(Change))
+
+    cdef bint is_of_boot(self, bytes id) noexcept:
+        """Whether the log was last opened for writing in this boot; False where that is unknown."""
+        return len(id) == BOOT_BYTES and memcmp(self.data + BOOT, <const char*> id, BOOT_BYTES) == 0
+
+    cdef void set_boot(self, bytes id) noexcept:
+        """id: of this boot; empty where it is unknown."""
+        cdef bytes whole = id[:BOOT_BYTES].ljust(BOOT_BYTES, b"\0")
+        memcpy(self.data + BOOT, <const char*> whole, BOOT_BYTES)
 
     cdef bint read_change(self, int64_t generation, Change* change) noexcept nogil:
         """The change to `generation`; False if it is not known."""

@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from kreplog.boot import boot_id
 from kreplog.coord import liveness
 from kreplog.coord.base import (
     Result,
@@ -98,7 +99,7 @@ class EmbeddedSession(SingleWrites):
         self._files = directory / "sessions"
         self._on_expired = on_expired
         self._pid = os.getpid()
-        self._boot = liveness.boot_id()
+        self._boot = boot_id()
         self._token = secrets.token_hex(8)
         self._ended = False
         self._closed = False

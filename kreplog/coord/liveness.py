@@ -28,14 +28,6 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def boot_id() -> str:
-    """An id that differs for each boot, empty if the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 class Pulse:
     """The files of this process's own session. Raises OSError if they cannot be created, as without support for
     FIFOs."""

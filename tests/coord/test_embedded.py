@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.boot import boot_id
 from kreplog.coord import database, liveness
 from kreplog.coord.base import StoreFailedError
 from kreplog.coord.embedded import EmbeddedStore
@@ -178,7 +179,7 @@ def test_a_session_that_left_no_files_is_ended_by_the_others(store: EmbeddedStor
     for token in ("0123", "4567"):
         with database.Database(directory / "coordination.db", 1000) as connection:
             with connection.writing():
-                id = connection.add_session(token, 10_000, liveness.boot_id())
+                id = connection.add_session(token, 10_000, boot_id())
             liveness.ring(directory / "sessions", sessions[0]._token)
             until(lambda: not connection.has_session(id), "its end", 10)  # noqa: B023  # called before the next turn
     sessions[0].create("/a")

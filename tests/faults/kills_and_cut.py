@@ -346,7 +346,7 @@ def log_start_is_beyond_the_records(world: LogWorld) -> None:
     def next_life() -> None:
         shim = faults.Shim()
         shim.on_sync(after.shadow.synced)
-        flushed = Flushed(after, 0)
+        flushed = Flushed(after, 1)
         assert flushed.log.log_end_offset == 0
         flushed.append(60)
         save_images(after, Least(), "after the flush")

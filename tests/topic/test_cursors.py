@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from kreplog._native import log as segmented_log
 from kreplog.core.group_messages import partition_of_group
 from kreplog.topic import cursor_log
 from kreplog.topic.cursor_log import CursorOffset
+from tests.faults.boots import reboot
 from tests.faults.forked import ends_by, result_of
 
 
@@ -135,6 +137,40 @@ class TestTruncated:
             assert [record.offset for record in cursor] == [5, 6], (
                 "the offset is committed with the epoch that it is of now"
             )
+
+    @pytest.mark.parametrize("ended", ["closed", "killed"])
+    def test_where_a_loss_of_power_left_no_trace(
+        self, tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """KIP-320: of what was appended since it last was whole, nothing is left but a commit."""
+        path = tmp_path / "data" / "orders"
+        partition = tmp_path / "data" / "orders-0"
+        with Topic.open(path, 1) as topic:
+            topic.append_many([b"a"] * 5)
+            topic.flush()
+            if ended == "killed":
+                shutil.copytree(partition, tmp_path / "durable")
+        if ended == "closed":
+            shutil.copytree(partition, tmp_path / "durable")
+        with Topic.open(path) as topic, topic.cursor("a") as cursor:
+            topic.append_many([b"lost"] * 3)
+            assert len(list(cursor)) == 8
+            cursor.commit()
+            assert topic.log(0).leader_epochs == [(0, 0)], "nothing was lost yet"
+        shutil.rmtree(partition)
+        shutil.copytree(tmp_path / "durable", partition)
+        reboot(monkeypatch)
+        with Topic.open(path) as topic:
+            topic.append_many([b"other"] * 4)
+            with topic.cursor("a") as cursor:
+                assert cursor.positions == {0: 8}
+                with pytest.raises(errors.LogTruncatedError) as raised:
+                    list(cursor)
+                assert raised.value.offset == 5
+                assert [(record.offset, record.value) for record in cursor] == [(n, b"other") for n in range(5, 9)]
+                cursor.commit()
+            with topic.cursor("a") as cursor:
+                assert list(cursor) == []
 
     def test_by_a_leader_epoch_that_the_log_has_not(self, topic: Topic) -> None:
         epoch_of_another_copy = CursorOffset(3, leader_epoch=7)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from kreplog.boot import boot_id
 from kreplog.config import RANGES, LogConfig
-from kreplog.coord.liveness import boot_id
 from kreplog.core.quota_windows import QuotaWindow
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
 from kreplog.core.security.acls import super_users
