@@ -246,16 +246,16 @@ def main(
         table.add_column(column)
     if kafka:
         table.add_column("kreplog's rate to Kafka's")
-    for what, protocol in sorted(rates[brokers[0].name][0], key=lambda row: (row[0], PROTOCOLS.index(row[1]))):
+    for work, protocol in sorted(rates[brokers[0].name][0], key=lambda row: (row[0], PROTOCOLS.index(row[1]))):
         cells = []
         for lives in rates.values():
-            own = [found[what, protocol] / found[what, PLAINTEXT] for found in lives]
-            cells.append(f"{statistics.median(found[what, protocol] for found in lives):,.0f}, {spread(own)}")
+            own = [found[work, protocol] / found[work, PLAINTEXT] for found in lives]
+            cells.append(f"{statistics.median(found[work, protocol] for found in lives):,.0f}, {spread(own)}")
         if kafka:
-            ours, theirs = rates.values()
-            pairs = zip(ours, theirs, strict=True)
-            cells.append(spread([one[what, protocol] / other[what, protocol] for one, other in pairs]))
-        table.add_row(what, protocol, *cells)
+            kreplog, apache = rates.values()
+            pairs = zip(kreplog, apache, strict=True)
+            cells.append(spread([ours[work, protocol] / theirs[work, protocol] for ours, theirs in pairs]))
+        table.add_row(work, protocol, *cells)
     Console(width=150).print(table)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.console.test_browser import elsewhere, sees, source_of, visiting
 from tests.integration import clusters

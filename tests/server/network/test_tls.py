@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
-from collections import deque
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -124,19 +124,45 @@ def test_a_read_that_has_to_write_first_goes_on_once_it_can(certificates: Certif
         client.writer.write(request(b"first"))
         await client.response()
         sock: Any = echo.contexts[0].client._connection._sock
-        reads = deque([ssl.SSLWantWriteError(), None])
-        original = sock.read
+        original = sock._sslobj
+        reads = [True]
 
-        def read(*arguments: Any) -> Any:
-            if reads and (error := reads.popleft()) is not None:
-                raise error
-            return original(*arguments)
+        class Blocked:
+            """What OpenSSL does where the peer wants new keys and reads nothing."""
 
-        sock.read = read  # what OpenSSL does where the peer wants new keys and reads nothing
+            def read(self, *arguments: Any) -> Any:
+                if reads:
+                    reads.clear()
+                    raise ssl.SSLWantWriteError
+                return original.read(*arguments)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(original, name)
+
+        sock._sslobj = Blocked()
         frame = request(b"second")
         client.writer.write(frame)
         assert await client.response() == frame[4:]
+        assert not reads
         client.writer.close()
+        echo.server.close()
+
+    run(scenario)
+
+
+def test_a_client_that_dies_is_gone_once_what_it_has_sent_is_handled(certificates: Certificates) -> None:
+    """It sends no close_notify."""
+
+    async def scenario() -> None:
+        echo = Echo(certificates)
+        client = Ciphertext(echo, trusting(certificates))
+        await aside(client.shake_hands)
+        frame = request(b"content")
+        client.sock.sendall(client.encrypted(frame))
+        client.sock.shutdown(socket.SHUT_WR)
+        await until(lambda: len(echo.contexts) == 1)
+        await until(lambda: echo.server.connections == 0)
+        client.sock.close()
         echo.server.close()
 
     run(scenario)
