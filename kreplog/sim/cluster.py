@@ -33,6 +33,7 @@ from kreplog.sim.checks.request_checker import RequestChecker
 from kreplog.sim.clients import consumer_group_client, group_client, migrating_consumer, transaction_client, workload
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
+from kreplog.sim.clients.rack_consumer import rack_consumer
 from kreplog.sim.clients.session_consumer import session_consumer
 from kreplog.sim.descriptions import describe_history
 from kreplog.sim.faults import EXTRA_TOPIC, OWN_TOPICS, TRANSACTED_TOPIC, SimulationPlan, TopicPlan
@@ -144,7 +145,7 @@ class Cluster:
 
     def add_machine(self) -> None:
         broker_id = len(self.machines) + 1
-        rack = f"r{broker_id % self.plan.racks}" if self.plan.racks else None
+        rack = rack_name(broker_id % self.plan.racks) if self.plan.racks else None
         machine = self.machines[broker_id] = Machine(broker_id, self.disks.disk(broker_id), rack)
         self.start_machine(machine)
 
@@ -379,6 +380,9 @@ class Cluster:
         ):
             context = self._client_context(name)
             self._start_client(context, client_of(context))
+        for number in range(self.plan.racks) if self.plan.reads_in_racks else ():
+            context = self._client_context(f"rack-consumer-{number + 1}")
+            self._start_client(context, rack_consumer(context, rack_name(number)))
         for topic in WANTED if self.plan.creates_topics else ():
             context = self._client_context(topic)
             self._start_client(context, topic_user(context))
@@ -579,6 +583,10 @@ class Cluster:
         if late:
             return f"brokers {late} have records below the log start offset {starts[state.leader]} of its leader"
         return None
+
+
+def rack_name(number: int) -> str:
+    return f"r{number}"
 
 
 def _has_replica(topic: nodes.TopicNode, broker_id: int) -> bool:

@@ -257,12 +257,14 @@ def describe_history(event: h.Event) -> str:
             return f"is refused {list(values)} for {partition}: {error}"
         case h.Unknown(partition=partition, reason=reason, values=values):
             return f"gives up {list(values)} for {partition}: {reason}"
-        case h.Read(partition=partition, offset=offset, value=value, leader=leader):
-            return f"reads {value} at {offset} of {partition} from broker {leader}"
+        case h.Read(partition=partition, offset=offset, value=value, broker=broker):
+            return f"reads {value} at {offset} of {partition} from broker {broker}"
         case h.Position(partition=partition, offset=offset, reason=reason):
             return f"continues at {offset} of {partition} ({reason})"
-        case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
-            return f"gets high watermark {offset} of {partition} from broker {leader}"
+        case h.Watermark(partition=partition, high_watermark=offset, broker=broker):
+            return f"gets high watermark {offset} of {partition} from broker {broker}"
+        case h.Misdirected(partition=partition, offset=offset, broker=broker):
+            return f"is sent to broker {broker}, which refuses {offset} of {partition}: out of range"
         case h.UnrequestedPartition(partition=partition, reason=reason):
             return f"gets {partition}, which is {reason}"
         case h.DeletionRequested(partition=partition, offset=offset):

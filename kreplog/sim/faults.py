@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
+from kreplog.config import RACK_AWARE_SELECTOR, GroupConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.core.broker.request_parts import REPLICAS_PER_PART
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
@@ -179,6 +179,7 @@ class SimulationPlan:
     the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
     seeds. misused: clients and operators also request what is refused, and a consumer has sessions.
     allocates_producer_ids: brokers allocate those that they hand out in the store, which loses more responses.
+    reads_in_racks: leaders send consumers to the followers in their racks, where there is a consumer of each.
     """
 
     seed: int
@@ -213,6 +214,7 @@ class SimulationPlan:
     drains_channels: bool = False
     misused: bool = False
     allocates_producer_ids: bool = False
+    reads_in_racks: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -300,7 +302,10 @@ def _with_rare_conditions(plan: SimulationPlan, kinds: Sequence[str]) -> Simulat
         drains_channels=seed % 24 == 22,
         misused=seed % 21 == 14,
         allocates_producer_ids=seed % 16 == 7,
+        reads_in_racks=seed % 40 == 15,
     )
+    if plan.reads_in_racks:
+        plan = replace(plan, racks=2, config=replace(plan.config, replica_selector_class=RACK_AWARE_SELECTOR))
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
         plan = _with_actions(plan, Random(f"kreplog-topics-{seed}"), "topic")
     if plan.misused and "grow" in kinds:  # refused: internal topics keep their partitions

@@ -65,10 +65,10 @@ class Unknown(Produce):
 
 @dataclass(frozen=True, slots=True)
 class Read(Event):
-    """A consumer got a record from `leader`, which led in `leader_epoch`; record_epoch: of the record's batch."""
+    """A consumer got a record from `broker`, a leader or follower in `leader_epoch`; record_epoch: of its batch."""
 
     client: str
-    leader: int
+    broker: int
     leader_epoch: int
     offset: int
     record_epoch: int
@@ -88,13 +88,25 @@ class Position(Event):
 
 @dataclass(frozen=True, slots=True)
 class Watermark(Event):
-    """A client got a high watermark, in response to a request that it sent after the previous response."""
+    """A client got a high watermark, in response to a request that it sent after the previous response. source: "list"
+    or "fetch" of the leader, or "replica" of a follower, which has it later."""
 
     client: str
-    leader: int
+    broker: int
     leader_epoch: int
     high_watermark: int
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Misdirected(Event):
+    """The leader has sent a consumer to the follower `broker`, which refuses it, in the same leader epoch, since
+    `offset` is outside its log."""
+
+    client: str
+    broker: int
+    leader_epoch: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,8 @@ class World:
         value = f"{producer}:{sequence}"
         self.history.add(Read(0, TP, ID, "consumer", 1, 0, offset, 0, producer, sequence, value))
 
-    def got_watermark(self, high_watermark: int, epoch: int = 0) -> None:
-        self.history.add(Watermark(0, TP, ID, "consumer", 1, epoch, high_watermark, "fetch"))
+    def got_watermark(self, high_watermark: int, epoch: int = 0, source: str = "fetch") -> None:
+        self.history.add(Watermark(0, TP, ID, "consumer", 1, epoch, high_watermark, source))
 
     def context(self) -> ControllerContext:
         context = ControllerContext(1, 1, 1)

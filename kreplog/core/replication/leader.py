@@ -164,8 +164,7 @@ class LeaderRole(IsrProposer):
                 now_ms - replica.last_caught_up_ms,
             )
             for replica in self.replicas.values()
-            if replica.broker_id in self.isr
-            and replica_selectors.holds(replica, request.fetch_offset)
+            if replica_selectors.can_serve(replica, self.isr, request.fetch_offset)
             and self._brokers.has_listeners_of(replica.broker_id, self.broker_id)
         ]
         leader = replica_selectors.ReplicaView(self.broker_id, self._brokers.rack_of(self.broker_id), self.log.leo, 0)

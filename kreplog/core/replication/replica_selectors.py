@@ -1,13 +1,12 @@
 """Which replica a consumer fetches from: the rules of KIP-392, as functions of values.
 
-A leader sends a consumer in another rack to a replica in its own; replica.selector.class says whether it does. The
-simulator does not run these rules: its consumers name no rack. Source: Kafka, ReplicaManager.findPreferredReadReplica
-and RackAwareReplicaSelector.
+A leader sends a consumer in another rack to a replica in its own; replica.selector.class says whether it does. Source:
+Kafka, ReplicaManager.findPreferredReadReplica and RackAwareReplicaSelector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from kreplog.core.replication.isr import UNKNOWN_OFFSET, RemoteReplica
@@ -22,9 +21,11 @@ class ReplicaView(NamedTuple):
     lag_ms: int
 
 
-def holds(replica: RemoteReplica, offset: int) -> bool:
-    """Whether a consumer can fetch from `offset` there: its log begins at it or before, and ends at it or behind."""
-    return replica.log_start != UNKNOWN_OFFSET and replica.log_start <= offset <= replica.leo
+def can_serve(replica: RemoteReplica, isr: Collection[int], offset: int) -> bool:
+    """Whether a consumer can fetch from `offset` there: the replica is in sync, and its log begins at the offset or
+    before, and ends at it or behind."""
+    known = replica.broker_id in isr and replica.log_start != UNKNOWN_OFFSET
+    return known and replica.log_start <= offset <= replica.leo
 
 
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int:

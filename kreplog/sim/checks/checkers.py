@@ -75,6 +75,7 @@ from kreplog.sim.history import (
     GroupEvent,
     GuaranteeViolated,
     History,
+    Misdirected,
     PowerLost,
     TopicDeleted,
     TransactionEvent,
@@ -111,6 +112,7 @@ class Checkers:
         self._topic_ids: dict[str, str] = {}
         self._deleted: dict[tuple[str, int], None] = {}
         self._replaced: dict[int, Mapping[TopicPartition, str]] = {}
+        self._power_cuts: set[tuple[TopicPartition, int]] = set()
         self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
         self._modified: dict[str, int] = {}
         self._registrations: dict[int, int] = {}
@@ -602,10 +604,15 @@ class Checkers:
                 self.excuse(model, event.reason)
             case TopicDeleted():
                 self.excuse(model, _DELETION)
+            case Misdirected(broker=broker) if (
+                broker in self._replaced or (event.partition, broker) in self._power_cuts
+            ):
+                pass  # it may have lost what it had
             case _:
                 self.clients.observe(model, event)
 
     def _power_lost(self, model: PartitionModel, event: PowerLost) -> None:
+        self._power_cuts.add((event.partition, event.broker))
         end = model.durable_end
         if event.broker in model.members and event.start < end:
             text = f"a power failure took [{event.start}, {event.end}) from broker {event.broker}; {end} is committed"

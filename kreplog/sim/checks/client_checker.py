@@ -7,6 +7,7 @@ gap              ... offset by offset, from where it began                      
 out of range     ... and its position is never outside the log                              at the response
 unrequested      a fetch response has what its session has, each partition once             at the response
 watermark fell   a client never gets a lower high watermark from the same or a later leader at the response
+misdirected      a leader sends a consumer to a follower only if that has its offset        at the response (KIP-392)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kreplog.sim.history import (
     DeletionRequested,
     Event,
     Fail,
+    Misdirected,
     Ok,
     Position,
     Read,
@@ -62,6 +64,8 @@ class ClientChecker:
                 before, self._positions[key] = self._positions.get(key, -1), event.offset
                 if event.offset < 0 and not 0 <= before < model.released:
                     self._violate("out of range", f"{event.client}: {event.reason}", model)
+            case Misdirected():
+                self._misdirected(model, event)
             case UnrequestedPartition():
                 self._violate("unrequested", f"{event.client} gets {event.partition}, which is {event.reason}", None)
             case DeletionRequested():
@@ -100,23 +104,32 @@ class ClientChecker:
         if found != fact:
             committed = "no record" if found is None else describe(found)
             text = (
-                f"{event.client} read {describe(fact)} at offset {event.offset} from broker {event.leader} in "
+                f"{event.client} read {describe(fact)} at offset {event.offset} from broker {event.broker} in "
                 f"leader epoch {event.leader_epoch}, where {committed} is committed"
             )
             self._violate("phantom", text, model, event.offset)
 
     def _watermark(self, model: PartitionModel, event: Watermark) -> None:
+        if event.high_watermark > model.end:
+            text = f"{event.client} got high watermark {event.high_watermark}; only {model.end} is committed"
+            self._violate("phantom", text, model, model.end)
         key = (event.client, event.partition, event.topic_id)
         epoch, highest = self._watermarks.get(key, (-1, -1))
-        if event.leader_epoch < epoch:
+        if event.leader_epoch < epoch or event.source == "replica":
             return
         if event.high_watermark < highest:
             text = (
                 f"{event.client} got high watermark {highest} in leader epoch {epoch}, "
-                f"then {event.high_watermark} from broker {event.leader} in leader epoch {event.leader_epoch}"
+                f"then {event.high_watermark} from broker {event.broker} in leader epoch {event.leader_epoch}"
             )
             self._violate("watermark fell", text, model, event.high_watermark)
-        if event.high_watermark > model.end:
-            text = f"{event.client} got high watermark {event.high_watermark}; only {model.end} is committed"
-            self._violate("phantom", text, model, model.end)
         self._watermarks[key] = (event.leader_epoch, event.high_watermark)
+
+    def _misdirected(self, model: PartitionModel, event: Misdirected) -> None:
+        """Records may be deleted meanwhile."""
+        if event.offset >= model.released:
+            text = (
+                f"{event.client} was sent to broker {event.broker} in leader epoch {event.leader_epoch}, whose log "
+                f"does not have its offset {event.offset}"
+            )
+            self._violate("misdirected", text, model, event.offset)

@@ -146,7 +146,7 @@ class _SessionConsumer:
             if found.error is not ErrorCode.UNKNOWN_TOPIC_ID:  # which each entry of an unknown topic gets
                 answered.add(key)
             reader = self._readers[key]
-            reader.fetched(wanted[key], found)
+            reader.fetched(found, wanted[key].state.leader)
             if found.error is ErrorCode.NONE and reader.position >= found.high_watermark >= 0:
                 self._caught_up.add(key)
             else:

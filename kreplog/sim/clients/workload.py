@@ -199,6 +199,9 @@ def draw(random: Random, kind: str) -> Settings:
     )
 
 
+ReaderFactory = Callable[["ClientMetadata", RecordCodec, TopicPartition, str], "PartitionReader"]
+
+
 class Switch:
     """Signals clients to finish: a producer after its batches in flight, a consumer when it has read all records."""
 
@@ -448,9 +451,9 @@ def _end(history: History, batch: _Batch, kind: type[Produce], **facts: Any) -> 
     )
 
 
-def consumer(context: ClientContext) -> Client:
+def consumer(context: ClientContext, reader_of: ReaderFactory | None = None) -> Client:
     """Read all partitions in turn, until the switch is off and all records committed by then have been read."""
-    settings, random = context.settings, context.random
+    settings, random, make_reader = context.settings, context.random, reader_of or PartitionReader
     metadata = ClientMetadata(context)
     readers: dict[TopicPartition, PartitionReader] = {}
     finished = False
@@ -464,7 +467,7 @@ def consumer(context: ClientContext) -> Client:
             reader = readers.get(partition)
             if reader is None or reader.topic_id != partition_state.topic_id:
                 topic_id = partition_state.topic_id
-                reader = readers[partition] = PartitionReader(metadata, context.codec, partition, topic_id)
+                reader = readers[partition] = make_reader(metadata, context.codec, partition, topic_id)
             finished = (yield from reader.poll(partition_state, last)) and finished
         if last and finished:
             return
@@ -509,20 +512,28 @@ class PartitionReader:
         if found is None or found.error is not ErrorCode.NONE:
             return
         if timestamp == LATEST:
-            self._watermark(partition_state, found.leader_epoch, found.offset, "list")
+            self._watermark(partition_state.state.leader, found.leader_epoch, found.offset, "list")
         if move:
             self._move(found.offset, "earliest" if timestamp == EARLIEST else "latest")
 
     def _fetch(self, partition_state: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
+        leader = partition_state.state.leader
+        found = yield from self._fetch_from(leader, partition_state, hurried)
+        return found is not None and self.fetched(found, leader)
+
+    def _fetch_from(
+        self, broker: int, partition_state: PartitionState, hurried: bool, rack: str = ""
+    ) -> Generator[ClientEffect, Any, FetchedPartition | None]:
+        """None if there is no response."""
         settings = self._view.settings
         fetch = self.fetch_of(partition_state, hurried)
         wait_ms = 0 if hurried else self._view.random.choice((0, settings.request_ms // 4))
-        request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (fetch,))
-        answers: list[FetchResponse | None] = yield Call(partition_state.state.leader, (request,), settings.request_ms)
+        request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (fetch,), rack=rack)
+        answers: list[FetchResponse | None] = yield Call(broker, (request,), settings.request_ms)
         response = answers[0]
         if response is None or response.error is not ErrorCode.NONE or not response.partitions:
-            return False
-        return self.fetched(partition_state, response.partitions[0])
+            return None
+        return response.partitions[0]
 
     def fetch_of(self, partition_state: PartitionState, hurried: bool) -> FetchPartition:
         """The partition's entry in a fetch from its position on."""
@@ -534,20 +545,21 @@ class PartitionReader:
             max_bytes=1 << 20 if hurried else self._view.settings.fetch_bytes,
         )
 
-    def fetched(self, partition_state: PartitionState, found: FetchedPartition) -> bool:
-        """Its entry in the response has come; whether all records are read, and this was known before."""
+    def fetched(self, found: FetchedPartition, broker: int, source: str = "fetch") -> bool:
+        """Its entry in the response of a broker has come; whether all records are read, and this was known before.
+        source: of the high watermark."""
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._move(-1, f"{self.position} is out of range")
             self._reset = EARLIEST
             return False
         if found.error is not ErrorCode.NONE:
             return False
-        return self._take(partition_state, found)
+        return self._take(found, broker, source)
 
-    def _take(self, partition_state: PartitionState, found: FetchedPartition) -> bool:
+    def _take(self, found: FetchedPartition, broker: int, source: str) -> bool:
         history = self._view.history
         if found.high_watermark >= 0:
-            self._watermark(partition_state, found.leader_epoch, found.high_watermark, "fetch")
+            self._watermark(broker, found.leader_epoch, found.high_watermark, source)
         progress = False
         for record in self._codec.decode(found.records):
             if record.offset < self.position:
@@ -560,7 +572,7 @@ class PartitionReader:
                     self._partition,
                     self.topic_id,
                     self._view.name,
-                    partition_state.state.leader,
+                    broker,
                     found.leader_epoch,
                     record.offset,
                     record.leader_epoch,
@@ -571,7 +583,7 @@ class PartitionReader:
             )
         return not progress and self.position >= found.high_watermark >= 0
 
-    def _watermark(self, partition_state: PartitionState, leader_epoch: int, offset: int, source: str) -> None:
+    def _watermark(self, broker: int, leader_epoch: int, offset: int, source: str) -> None:
         history = self._view.history
         history.add(
             Watermark(
@@ -579,7 +591,7 @@ class PartitionReader:
                 self._partition,
                 self.topic_id,
                 self._view.name,
-                partition_state.state.leader,
+                broker,
                 leader_epoch,
                 offset,
                 source,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kreplog.core.broker import client_requests, coordinator_lookup
 from kreplog.core.group_messages import partition_of_group
-from kreplog.core.messages import FetchRequest
-from kreplog.core.replication import fetch_purgatory
+from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest
+from kreplog.core.replication import fetch_purgatory, replica_selectors
+from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.role import Role
 from kreplog.core.replication.sessions import NO_SESSION, without_unknown_topics
 from kreplog.errors import ErrorCode
 from kreplog.sim.brokers import incoming_requests
@@ -81,3 +84,33 @@ def _refused_session_stays() -> list[Patch]:
         return replace(ends, session_id=NO_SESSION), error
 
     return [(incoming_requests, "without_unknown_topics", served)]
+
+
+@MUTATIONS.add("consumers-sent-out-of-sync")
+def _consumers_sent_out_of_sync() -> list[Patch]:
+    """A leader sends a consumer to the replica in its rack, in sync or not: that lacks what the consumer has read."""
+    return [(replica_selectors, "can_serve", lambda replica, isr, offset: True)]
+
+
+@MUTATIONS.add("followers-serve-uncommitted")
+def _followers_serve_uncommitted() -> list[Patch]:
+    """A follower serves consumers all that it has copied, as it serves nobody else."""
+    right = LocalReplica.limit
+
+    def limit(self: LocalReplica, consumer: bool, stable: bool = False) -> int:
+        return self.log.leo if self.role is Role.FOLLOWER else right(self, consumer, stable)
+
+    return [(LocalReplica, "limit", limit)]
+
+
+@MUTATIONS.add("late-followers-refuse")
+def _late_followers_refuse() -> list[Patch]:
+    """A follower takes an offset beyond the high watermark that it knows for one outside its log."""
+    right = LocalReplica.check_readable
+
+    def check_readable(self: LocalReplica, request: FetchPartition, *roles: Any) -> FetchedPartition | None:
+        refused = right(self, request, *roles)
+        is_late = self.role is Role.FOLLOWER and request.fetch_offset > self.high_watermark
+        return self._out_of_range(request) if refused is None and is_late else refused
+
+    return [(LocalReplica, "check_readable", check_readable)]

@@ -135,7 +135,7 @@ class Clients:
                     partition=partition,
                     topic_id=self.cluster.topic_id(partition),
                     client=name,
-                    leader=found.leader,
+                    broker=found.leader,
                     leader_epoch=found.leader_epoch,
                     offset=record.offset,
                     record_epoch=record.leader_epoch,

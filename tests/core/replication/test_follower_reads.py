@@ -24,7 +24,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.isr import RemoteReplica
 from kreplog.core.replication.local_replica import LocalReplica
-from kreplog.core.replication.replica_selectors import ReplicaView, holds, rack_aware
+from kreplog.core.replication.replica_selectors import ReplicaView, can_serve, rack_aware
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, BrokerRegistration, Endpoint, EpochEndOffset, SecurityProtocol
 from tests.core.replication.test_following import Brokers
@@ -96,11 +96,15 @@ def test_the_selector_prefers_as_kafkas_does(rack: str, followers: list[Any], ch
 
 @pytest.mark.parametrize(("offset", "does"), [(1, False), (2, True), (5, True), (6, False)])
 def test_a_replica_holds_offsets_from_its_start_to_its_end(offset: int, does: bool) -> None:
-    assert holds(RemoteReplica(2, leo=5, log_start=2), offset) is does
+    assert can_serve(RemoteReplica(2, leo=5, log_start=2), (1, 2), offset) is does
 
 
 def test_a_replica_that_has_not_fetched_holds_nothing() -> None:
-    assert not holds(RemoteReplica(2), 0)
+    assert not can_serve(RemoteReplica(2), (1, 2), 0)
+
+
+def test_a_replica_out_of_sync_serves_nobody() -> None:
+    assert not can_serve(RemoteReplica(2, leo=5, log_start=2), (1,), 3)
 
 
 def test_the_leader_names_the_follower_in_the_rack_at_once_and_sends_no_records() -> None:

@@ -8,12 +8,14 @@ from kreplog.sim.history import (
     DeletionDone,
     DeletionRequested,
     Fail,
+    Misdirected,
     Ok,
     Position,
     TopicDeleted,
     Unknown,
     UnrequestedPartition,
 )
+from kreplog.sim.machines.disk import Loss
 from tests.sim.checked_world import ID, TP, World
 
 
@@ -70,6 +72,31 @@ def test_a_watermark_that_falls(world: World) -> None:
     assert world.kinds == []  # an old leader's word after a new one's
     world.got_watermark(1, epoch=3)
     assert world.kinds == ["watermark fell"]
+
+
+def test_a_follower_has_the_watermark_later_but_never_an_uncommitted_one(world: World) -> None:
+    world.got_watermark(1, source="replica")
+    assert world.kinds == []
+    world.got_watermark(3, source="replica")
+    assert world.kinds == ["phantom"]
+
+
+def test_a_consumer_that_is_sent_to_a_follower_without_its_offset(world: World) -> None:
+    world.history.add(DeletionRequested(0, TP, ID, 1))
+    world.history.add(Misdirected(0, TP, ID, "consumer", 2, 0, 0))
+    assert world.kinds == []  # it was deleted meanwhile
+    world.history.add(Misdirected(0, TP, ID, "consumer", 2, 0, 1))
+    assert world.kinds == ["misdirected"]
+
+
+def test_a_follower_whose_power_or_disk_has_failed_may_lack_what_it_had(world: World) -> None:
+    world.checkers.power_lost([Loss(2, TP, ID, 1, 2)])
+    world.checkers.disk_replaced(3, {TP: ID})
+    for broker in (2, 3):
+        world.history.add(Misdirected(0, TP, ID, "consumer", broker, 0, 2))
+    assert world.kinds == []
+    world.history.add(Misdirected(0, TP, ID, "consumer", 1, 0, 2))
+    assert world.kinds == ["misdirected"]
 
 
 def test_a_consumer_below_the_log_start_is_out_of_range(world: World) -> None:
