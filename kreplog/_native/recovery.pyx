@@ -94,7 +94,7 @@ cdef class Recovery:
     cdef bint unsettled  # the disk may hold an older state than was last published
     cdef bint trusted  # the epochs' file is the one that the state file describes
     cdef int64_t limit  # the end that an interrupted truncation was heading for, -1 for none
-    cdef bytes boot  # the id of this boot; empty where it is unknown, or a broker, or whoever else replicates, has epochs
+    cdef bytes boot  # the id of this boot; empty if unknown, or where whoever replicates, such as a broker, has epochs
     cdef int64_t checkpointed  # the high watermark in Kafka's checkpoint file
     cdef int64_t seen  # the log end offset in the state file
 

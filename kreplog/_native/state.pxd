@@ -32,8 +32,8 @@
 # generation g is in place g / 2 mod 16. A swap cuts nothing, its offset is 2^63 - 1; it counts the swaps right before
 # it, so that a reader which has slept through any number of them knows that they were nothing else.
 #
-# In one boot a page is what was published last, whoever was killed. In another, power may have been lost in between: the
-# page may be an older one, and records that were visible be gone without a trace, even after a clean end.
+# In one boot a page is what was published last, whoever was killed. In another, power may have been lost in between:
+# the page may be an older one, and records that were visible be gone without a trace, even after a clean end.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
