@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from kreplog.cluster.pid_file import read_pid_file
 from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.connecting import admin_client
 from kreplog.wire.versions import ApiKey
+from tests.coord.servers import ZooKeeperServer
 
 WITHIN_S = 20.0
 
@@ -99,10 +102,24 @@ def kill(cluster: LocalCluster, *brokers: int) -> None:
         cluster.wait_until_gone(broker, 10)
 
 
+def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:
+    """In the settings of a broker, for its next start: one that is there already. value: as TOML."""
+    path = cluster.home(broker) / "broker.toml"
+    text, count = re.subn(rf'(?m)^"{re.escape(name)}" = .*$', f'"{name}" = {value}', path.read_text())
+    assert count == 1
+    path.write_text(text)
+
+
 @contextmanager
-def running(directory: Path, settings: Sequence[str] = FAST) -> Iterator[LocalCluster]:
-    """Three brokers that serve, on free ports; whatever still runs at the end is killed."""
+def running(
+    directory: Path, settings: Sequence[str] = FAST, zookeeper: ZooKeeperServer | None = None
+) -> Iterator[LocalCluster]:
+    """Three brokers that serve, on free ports; whatever still runs at the end is killed. zookeeper: their store, each
+    cluster in a node of its own; None: the embedded one."""
     made = LocalCluster.create(directory, [0, 1, 2], 0, settings)
+    if zookeeper is not None:
+        for broker in made.brokers:
+            set_line(made, broker, "coordination", json.dumps(f"zookeeper:{zookeeper.hosts}/{directory.name}"))
     try:
         made.start()
         yield made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core import nodes
-from tests.integration.clusters import admin_of, pid_of, tls_of
+from tests.integration.clusters import admin_of, pid_of, set_line, tls_of
 from tests.integration.view import View
 from tests.integration.workload import Load
 
@@ -54,14 +53,6 @@ def stopped(cluster: LocalCluster, broker: int) -> Iterator[None]:
 def set_log_dirs(cluster: LocalCluster, broker: int, directories: Sequence[Path]) -> None:
     """For its next start."""
     set_line(cluster, broker, "log.dirs", json.dumps([str(directory) for directory in directories]))
-
-
-def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:
-    """In the settings of a broker, for its next start: one that is there already. value: as TOML."""
-    path = cluster.home(broker) / "broker.toml"
-    text, count = re.subn(rf'(?m)^"{re.escape(name)}" = .*$', f'"{name}" = {value}', path.read_text())
-    assert count == 1
-    path.write_text(text)
 
 
 def cannot_mount() -> str:

@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.integration.clusters import end
-from tests.integration.faults import set_line
+from tests.integration.clusters import end, set_line
 
 _NOBODY = "02:00:00:00:00:01"
 _PORT = 9092

@@ -23,6 +23,7 @@ from kreplog.types import TopicPartition
 from kreplog.wire import produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
+from tests.coord.servers import MISSING, ZooKeeperServer
 from tests.integration.clusters import FAST, admin_of, eventually, kill, running
 from tests.integration.kills import kill_leaders, spread
 from tests.integration.view import View
@@ -110,14 +111,27 @@ def test_of_ten_thousand_partitions(folder: Path, figure: Figure, victim: str) -
     _of_many(folder, figure, victim, partitions_possible(), writes=False)
 
 
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("victim", ["a broker", "the controller"])
+def test_of_ten_thousand_partitions_on_zookeeper(folder: Path, figure: Figure, victim: str) -> None:
+    (directory := folder / "zookeeper").mkdir()
+    server = ZooKeeperServer(directory)
+    try:
+        _of_many(folder, figure, victim, partitions_possible(), writes=False, zookeeper=server)
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize("victim", ["a broker", "the controller"])
 def test_of_a_thousand_partitions_that_are_written_to(folder: Path, figure: Figure, victim: str) -> None:
     """Each takes a record before and after, which begins an epoch with its leader and its follower."""
     _of_many(folder, figure, victim, WRITTEN_TO, writes=True)
 
 
-def _of_many(folder: Path, figure: Figure, victim: str, count: int, *, writes: bool) -> None:
-    with running(folder / "cluster", FAST) as cluster, View(cluster) as view:
+def _of_many(
+    folder: Path, figure: Figure, victim: str, count: int, *, writes: bool, zookeeper: ZooKeeperServer | None = None
+) -> None:
+    with running(folder / "cluster", FAST, zookeeper) as cluster, View(cluster) as view:
         controller = view.controller()
         dead, first, second = (controller, *sorted({0, 1, 2} - {controller}))
         if victim != "the controller":

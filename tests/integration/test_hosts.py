@@ -23,8 +23,8 @@ from kreplog.server.runtime.store import make_store
 from tests.certificates import Certificates
 from tests.coord.servers import JARS, LOGGING, MISSING
 from tests.integration import namespaces
-from tests.integration.clusters import end, eventually
-from tests.integration.faults import SHORT, load_on, set_line
+from tests.integration.clusters import end, eventually, set_line
+from tests.integration.faults import SHORT, load_on
 from tests.integration.judging import judge
 from tests.integration.test_cuts import drop
 from tests.integration.view import View

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ pytest.importorskip("kazoo", reason="needs kazoo, the extra `zookeeper`")
 
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from tests.coord.servers import MISSING, ZooKeeperServer
-from tests.integration.clusters import FAST, end, eventually, kill
-from tests.integration.faults import SHORT, load_on, set_line, stopped
+from tests.integration.clusters import FAST, eventually, kill, running
+from tests.integration.faults import SHORT, load_on, stopped
 from tests.integration.judging import judge
 from tests.integration.kills import kill_leaders, spread
 from tests.integration.view import View
@@ -30,35 +29,19 @@ Pair = tuple[LocalCluster, ZooKeeperServer]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
-    cluster = LocalCluster.create(tmp_path_factory.mktemp("cluster"), [0, 1, 2], 0, SHORT)
-    for broker in cluster.brokers:
-        set_line(cluster, broker, "coordination", json.dumps(f"zookeeper:{server.hosts}/kreplog"))
     try:
-        cluster.start()
-        yield cluster, server
+        with running(tmp_path_factory.mktemp("cluster"), SHORT, server) as cluster:
+            yield cluster, server
     finally:
-        end(cluster)
         server.kill()
-
-
-@contextmanager
-def another(server: ZooKeeperServer, directory: Path, *settings: str) -> Iterator[LocalCluster]:
-    """A cluster of its own on the same ZooKeeper, with sessions that do not end soon."""
-    cluster = LocalCluster.create(directory, [0, 1, 2], 0, (*FAST, *settings))
-    for broker in cluster.brokers:
-        set_line(cluster, broker, "coordination", json.dumps(f"zookeeper:{server.hosts}/{directory.name}"))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        end(cluster)
 
 
 @pytest.fixture(scope="module")
 def patient(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Brokers whose sessions outlive them for 20 s: what happens sooner is not by a session's end."""
     _, server = pair
-    with another(server, tmp_path_factory.mktemp("patient"), '"broker.session.timeout.ms" = 20000') as cluster:
+    settings = (*FAST, '"broker.session.timeout.ms" = 20000')
+    with running(tmp_path_factory.mktemp("patient"), settings, server) as cluster:
         yield cluster, server
 
 
@@ -175,7 +158,7 @@ def test_kills_and_stops(pair: Pair, figure: Callable[[str], None]) -> None:
 @pytest.mark.long
 def test_how_long_a_failover_takes(pair: Pair, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """With the session's time-out as it comes, which is 9 s."""
-    with another(pair[1], tmp_path / "failover") as cluster:
+    with running(tmp_path / "failover", FAST, pair[1]) as cluster:
         elections, pauses = kill_leaders(cluster, "one", 20, {**QUICK, "retry.backoff.ms": 10})
     figure(f"20 kills on ZooKeeper; from the kill to the new leader in the store: {spread(elections)}")
     figure(f"a waiting producer waits: {spread(pauses)}")
@@ -184,7 +167,7 @@ def test_how_long_a_failover_takes(pair: Pair, tmp_path: Path, figure: Callable[
 @pytest.mark.long
 def test_long_pauses_lose_nothing(pair: Pair, tmp_path: Path) -> None:
     """A process that is stopped refuses nothing, so its session ends as it always did; then it comes back."""
-    with another(pair[1], tmp_path / "pauses") as cluster:
+    with running(tmp_path / "pauses", FAST, pair[1]) as cluster:
         with View(cluster) as view, load_on(cluster, "paused", records_per_s=300) as load:
             for victim in ("leader", "controller", "leader"):
                 load.goes_on(5)

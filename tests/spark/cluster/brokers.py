@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
-from tests.integration.faults import set_line
+from tests.integration.clusters import set_line
 from tests.spark.cluster.hosts import Host
 
 PORT = 9092
