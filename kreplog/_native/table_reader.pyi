@@ -3,6 +3,8 @@ from typing import final
 from kreplog._native.key_table import KeyTable
 from kreplog._native.view import LogView
 
+def crc_in_epoch(crc: int, leader_epoch: int) -> int: ...
+
 @final
 class TableReader:
     @property

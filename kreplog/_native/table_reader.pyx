@@ -6,11 +6,12 @@ partition is read again as a whole, since older values of their keys count then.
 """
 
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from kreplog._native.aborted cimport AbortedFilter
 from kreplog._native.batch cimport BATCH_OK, RecordCursor, batch_size, is_control, open_batch, raise_corrupt
 from kreplog._native.columns cimport integer
+from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.key_table cimport NO_MEMORY, KeyTable, mutex_lock, mutex_unlock
 from kreplog._native.reader cimport BatchReader, filter_of, located_corruption, reader_of
 from kreplog._native.view cimport LogView
@@ -19,6 +20,11 @@ from kreplog.errors import CorruptBatchError, LogTruncatedError, OffsetOutOfRang
 
 cdef enum:
     WITHOUT_GIL = 8192  # bytes of a batch from which on the lock of the interpreter is let go of meanwhile
+
+
+cpdef uint32_t crc_in_epoch(uint32_t crc, int32_t leader_epoch) noexcept:
+    """The CRC of a batch, carried on over its leader epoch, which it does not cover itself."""
+    return crc32c_update(crc, <const uint8_t*> &leader_epoch, sizeof(leader_epoch))
 
 
 @cython.final
@@ -33,7 +39,7 @@ cdef class TableReader:
     cdef readonly int64_t log_start
     cdef readonly int64_t next_offset  # what lies below has been applied
     cdef readonly int64_t base_offset  # of the last batch that was, -1 for none
-    cdef readonly uint32_t crc  # of that batch
+    cdef readonly uint32_t crc  # of that batch, by `crc_in_epoch`
     cdef readonly int64_t reloads  # after truncations
     cdef BatchReader reader
 
@@ -49,7 +55,8 @@ cdef class TableReader:
 
     def resume(self, log_start, next_offset, base_offset, crc):
         """Go on where another reader was, whose entries the table has. False, and nothing is changed, where the log no
-        longer has the batch at `base_offset` with this CRC: it was truncated since, or compacted.
+        longer has the batch at `base_offset` with this `crc`: it was truncated since, or compacted. Of another leader
+        epoch it may be the same byte by byte, and those before it not (KIP-101).
 
         Raises PartitionDeletedError, LogClosedError, StorageError."""
         cdef BatchReader reader
@@ -65,7 +72,7 @@ cdef class TableReader:
             reader.check()
         except (CorruptBatchError, OffsetOutOfRangeError):
             return False
-        if reader.header.base_offset != base or reader.header.crc != crc:
+        if reader.header.base_offset != base or crc_in_epoch(reader.header.crc, reader.header.leader_epoch) != crc:
             return False
         self.log_start, self.next_offset, self.base_offset, self.crc = log_start, place, base, crc
         return True
@@ -142,7 +149,8 @@ cdef class TableReader:
                         code, self.log.name, reader.header.base_offset, reader.segment.path, reader.position
                     )
                 del plain
-            self.base_offset, self.crc = reader.header.base_offset, reader.header.crc
+            self.base_offset = reader.header.base_offset
+            self.crc = crc_in_epoch(reader.header.crc, reader.header.leader_epoch)
             self.next_offset = min(reader.expected, stop)
         self.next_offset = min(reader.expected, reader.stop)
         return reader.stop == stop

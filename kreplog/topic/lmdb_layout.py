@@ -5,9 +5,10 @@
                                            b"-", its partition in decimal
                b"commit"                   id of the transaction that wrote last 8, number of keys 8
                b"p", partition 4           log start offset 8, next offset 8, base offset of the last batch applied 8,
-                                           its CRC 4, generation of the log 8, incarnation id 8 (0 for none), ms since
-                                           1970 when a first load began 8 (0 once the table has come to the log's end),
-                                           offset below which entries are still to be removed 8
+                                           its CRC 4 carried on over its leader epoch, generation of the log 8,
+                                           incarnation id 8 (0 for none), ms since 1970 when a first load began 8 (0
+                                           once the table has come to the log's end), offset below which entries are
+                                           still to be removed 8
     keys       b"k", key                   each partition that has the key: partition 4, offset 8, timestamp 8, value
                                            length 4, value
                b"k", 478 bytes of the key, the same after key length 4, key: for keys above 509 bytes

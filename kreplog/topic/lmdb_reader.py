@@ -15,7 +15,7 @@ import time
 from kreplog._native.following import END, FollowIterator
 from kreplog._native.key_table import KeyTable
 from kreplog._native.reader import Records
-from kreplog._native.table_reader import TableReader
+from kreplog._native.table_reader import TableReader, crc_in_epoch
 from kreplog._native.waiting import Outcome
 from kreplog.errors import CorruptBatchError, LogTruncatedError, OffsetOutOfRangeError
 from kreplog.log import Log
@@ -182,12 +182,15 @@ class LmdbReader:
         return next_offset
 
     def _batch_before(self, offset: int) -> tuple[int, int]:
-        """Base offset and CRC of the batch that ends there or later; (-1, 0) where compaction has removed it."""
+        """Base offset and `crc` of the batch that ends there or later; (-1, 0) where compaction has removed it."""
         try:
             rows = next(self._log.batches(offset - 1, offset, max_bytes=0), None)
         except (CorruptBatchError, OffsetOutOfRangeError):
             return -1, 0
-        return (-1, 0) if rows is None or not len(rows) else (int(rows[0]["base_offset"]), int(rows[0]["crc"]))
+        if rows is None or not len(rows):
+            return -1, 0
+        row = rows[0]
+        return int(row["base_offset"]), crc_in_epoch(int(row["crc"]), int(row["leader_epoch"]))
 
 
 def _now_ms() -> int:

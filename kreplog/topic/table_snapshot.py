@@ -6,7 +6,7 @@
         4  number of partitions                         8  log start offset
         8  number of entries                            8  next offset
                                                         8  base offset of the last batch applied
-    each entry: offset 8, timestamp 8, partition 4,     4  its CRC
+    each entry: offset 8, timestamp 8, partition 4,     4  its CRC, carried on over its leader epoch
     key length 4, value length 4, key, value
         4  CRC-32C of all before
 
@@ -35,7 +35,8 @@ _CRC = struct.Struct(">I")
 
 
 class Applied(NamedTuple):
-    """The progress of a partition that is applied. base_offset: of the last batch, -1 for none; crc: that batch's."""
+    """The progress of a partition that is applied. base_offset: of the last batch, -1 for none; crc: that batch's, by
+    `crc_in_epoch`."""
 
     log_start_offset: int
     next_offset: int

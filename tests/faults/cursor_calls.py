@@ -1,9 +1,9 @@
 """Driver: commits of a cursor broken off at their n-th file call, for n = 1, 2, ... until none is reached; then the
 cursor is opened again.
 
-Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
-"handles" (EMFILE). Needs the shim. What must hold: the place is that of the latest commit that returned, or of the one
-under way, of all partitions together; and errors are typed.
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
+"handles" (EMFILE) or "sync" (EIO of an fsync). Needs the shim. What must hold: the place is that of the latest commit
+that returned, or of the one under way, of all partitions together; and errors are typed.
 """
 
 from __future__ import annotations

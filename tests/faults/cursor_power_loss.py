@@ -1,11 +1,13 @@
 """Driver: a topic and a reader live through several processes, most killed at a file call; then the power is cut.
 
 Arguments: directory, "cursor" or "group" (a group cursor), first seed, seeds. Needs the shim. In each process the
-topic's writer appends and flushes, and the reader reads some records and commits, with durable=True or without. A power
-cut takes away what was not flushed: records that were read, committed offsets. What must hold in the image: the
-committed offset of a partition is that of the latest durable commit that has returned or of one that began later, in a
-cursor all partitions of one commit; a reader that goes on from there returns each record that is there and was not read
-below it, those appended in the place of lost ones too, and none that was.
+topic's writer appends and flushes, and the reader reads some records and commits, with durable=True or without. After
+each death all records are there, and the committed offset is that of the latest commit that has returned or of the one
+under way, in a cursor all partitions of one commit. A power cut takes away what was not flushed: records that were
+read, committed offsets. What must hold in the image: the committed offset of a partition is that of the latest durable
+commit that has returned or of one that began later, in a cursor again of all partitions; a reader that goes on from
+there returns each record that is there and was not read below it, those appended in the place of lost ones too, and
+none that was.
 """
 
 from __future__ import annotations
@@ -27,11 +29,10 @@ import pytest
 from kreplog import Cursor, GroupCursor, LogConfig, Topic, errors
 from kreplog.topic import TopicRecord, cursor_log
 from kreplog.types import TopicPartition
-from tests.faults import shim as faults
 from tests.faults.boots import reboot
 from tests.faults.forked import ends_by
 from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import World, play_seeds, shim_of_life
+from tests.faults.worlds import World, check_copy, play_seeds, shim_of_life
 
 PARTITIONS = 2
 NAME = "billing"
@@ -44,11 +45,14 @@ Offsets = dict[int, int]
 class History:
     """What was read and committed, in a file that survives the process.
 
-    seen: by partition and offset. possible: the commits of which one is that of an image. flushed: values."""
+    seen: by partition and offset. possible: the commits of which one is that of an image; returned: of a death alone.
+    appended, flushed: values."""
 
     path: Path
     seen: dict[tuple[int, int], bytes] = field(default_factory=dict)
     possible: list[Offsets] = field(default_factory=lambda: [{}])
+    returned: list[Offsets] = field(default_factory=lambda: [{}])
+    appended: set[bytes] = field(default_factory=set)
     flushed: set[bytes] = field(default_factory=set)
 
     def note(self, kind: str, *facts: object) -> None:
@@ -58,18 +62,20 @@ class History:
     @classmethod
     def read(cls, path: Path) -> History:
         history = cls(path)
-        appended: set[bytes] = set()
         for line in path.read_text().splitlines():
             kind, *facts = json.loads(line)
             if kind == "append":
-                appended.add(facts[0].encode())
+                history.appended.add(facts[0].encode())
             elif kind == "flushed":
-                history.flushed |= appended
+                history.flushed |= history.appended
             elif kind == "read":
                 number, offset, value = facts
                 history.seen[number, offset] = value.encode()
             elif kind == "commit":  # of all partitions, since a group's commit leaves out those that have not moved
                 history.possible.append({**history.possible[-1], **dict(facts[0])})
+                history.returned.append(history.possible[-1])
+            elif kind == "returned":
+                history.returned = history.returned[-1:]
             elif kind == "durable":
                 history.possible = history.possible[-1:]
         return history
@@ -88,14 +94,6 @@ def append(topic: Topic, life: object, rng: random.Random) -> list[bytes]:
     values = [f"{life} {rng.getrandbits(40)}".encode() for _ in range(rng.randint(1, 8))]
     topic.append_many(values, partition=rng.randrange(PARTITIONS))
     return values
-
-
-def create(world: World) -> None:
-    """The topic, whole: it is created under one sync of the file system, which the shim does not report."""
-    shim = faults.Shim()
-    shim.on_sync(world.shadow.synced)
-    Topic.open(world.live / "orders", PARTITIONS, config=CONFIG).close()
-    shim.on_sync(None)
 
 
 def life(world: World, kind: str, number: int, deadly: int) -> None:
@@ -117,12 +115,31 @@ def life(world: World, kind: str, number: int, deadly: int) -> None:
                 durable = rng.random() < 0.4
                 history.note("commit", list(reader.positions.items()))
                 reader.commit(durable=durable)
+                history.note("returned")
                 if durable:
                     history.note("durable")
                     history.note("flushed")
         if rng.random() < 0.7:
             os.kill(os.getpid(), signal.SIGKILL)  # between two calls
     shim.on_sync(None)
+
+
+def check_committed(committed: Offsets, possible: list[Offsets], kind: str) -> None:
+    """Raises AssertionError. A cursor commits all partitions together, a group each by itself."""
+    if kind == "cursor":
+        assert committed in possible, f"{committed} is not one of {possible}"
+    for number in range(PARTITIONS):
+        offsets = {found.get(number) for found in possible}
+        assert committed.get(number) in offsets, f"{number}: committed is {committed}, not one of {offsets}"
+
+
+def check_after_death(kind: str, history: History, root: Path) -> None:
+    """Of the files as the page cache has them: raises AssertionError."""
+    with Topic.open(root / "orders", PARTITIONS, config=CONFIG) as topic:
+        present = {record.value for record in topic.read()}
+        assert history.appended <= present, f"{sorted(history.appended - present)} were appended, and are lost"
+        with topic.cursor(NAME) as cursor:
+            check_committed(cursor.committed, history.returned, kind)
 
 
 def check_image(root: Path, history: History, kind: str, seed: str) -> None:
@@ -134,10 +151,7 @@ def check_image(root: Path, history: History, kind: str, seed: str) -> None:
         assert history.flushed <= present, f"{sorted(history.flushed - present)} were flushed, and are lost"
         with topic.cursor(NAME) as cursor:
             committed = cursor.committed
-        for number in range(PARTITIONS) if kind == "group" else ():
-            offsets = {found.get(number) for found in history.possible}
-            assert committed.get(number) in offsets, f"{number}: committed is {committed}, not one of {offsets}"
-        assert kind == "group" or committed in history.possible, f"{committed} is not one of {history.possible}"
+        check_committed(committed, history.possible, kind)
         delivered = read_on(topic, kind) if rng.random() < 0.2 else []
         for _ in range(3):
             append(topic, "image", rng)
@@ -171,13 +185,13 @@ def play(kind: str, world: World) -> tuple[int, int]:
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
     world.events.touch()
-    assert ends_by(partial(create, world))[0] == 0
     deaths = images = 0
     for number in range(rng.randint(1, 4)):
         code, _ = ends_by(partial(life, world, kind, number, rng.choice([0, *[rng.randint(1, 300)] * 3])))
         assert code in (0, -9), f"life {number} ended with {code}"
         deaths += code == -9
         history = History.read(world.events)
+        check_copy(world, partial(check_after_death, kind, history))
         for ordered in (True, False):
             image = world.folder / "image"
             restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)

@@ -1,9 +1,10 @@
 """Driver: a worker of a work queue broken off at its n-th file call, for n = 1, 2, ... until none is reached; then
 another takes what is left.
 
-Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
-"handles" (EMFILE). Needs the shim. What must hold: what was acknowledged is not delivered again, what was not is, and
-each dead letter is in its topic before its record is done; errors are typed, and the worker goes on after them.
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
+"handles" (EMFILE) or "sync" (EIO of an fsync). Needs the shim. What must hold: what was acknowledged is not delivered
+again, what was not is, and each dead letter is in its topic before its record is done; errors are typed, and the worker
+goes on after them.
 """
 
 from __future__ import annotations

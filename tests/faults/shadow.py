@@ -5,7 +5,7 @@ An image follows one of two rules about metadata. "unordered" is what POSIX prom
 durable when it is fsynced, a directory's names when that is, and the rest in any combination. "ordered" is a journal as
 ext4's: an fsync of anything makes all sizes and names before it durable; other files' bytes may be there or not.
 
-Needs the shim, which says what was fsynced. No directory below the root may be removed meanwhile.
+Needs the shim, which says what was synced. No directory below the root may be removed meanwhile.
 """
 
 from __future__ import annotations
@@ -43,6 +43,20 @@ class Shadow:
         try:
             with self._lock:
                 self._note(fd)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def all_synced(self, fd: int) -> None:
+        """Note a successful syncfs of the root's file system, in the same way. Lock files are left out, since to open
+        and close one would give up the locks of LMDB."""
+        try:
+            with self._lock:
+                for folder, _, files in os.walk(self.root):
+                    self._put(f"names/{os.stat(folder).st_ino}", self._listing(Path(folder)))
+                    for path in (Path(folder, name) for name in files if not name.endswith("lock")):
+                        self._put(f"durable/{path.stat().st_ino}", path.read_bytes())
+                self._put("journal", self.tree())
         except BaseException:
             traceback.print_exc()
             os._exit(1)

@@ -1,9 +1,10 @@
 /* A library for LD_PRELOAD that stands between a process and its files, for tests of what happens when they fail.
  *
  * It counts the file calls of chosen kinds whose path holds a given string, and makes the n-th of them fail, or be cut
- * short, or kills the process there; and it can report every fsync, so that a test can keep what a power loss would leave.
- * A test reaches it through ctypes in the process itself (tests/faults/shim.py): fault_arm, fault_hits, fault_fired,
- * fault_syncs_after, fault_on_sync. Linux with glibc only. Writes to mapped memory do not pass here.
+ * short, or kills the process there; and it can report every fsync, and every syncfs, so that a test can keep what a power
+ * loss would leave. A test reaches it through ctypes in the process itself (tests/faults/shim.py): fault_arm, fault_hits,
+ * fault_fired, fault_syncs_after, fault_on_sync, fault_on_syncfs. Linux with glibc only. Writes to mapped memory do not
+ * pass here.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,6 +32,7 @@ static int failure, mode;
 static ino_t failed_inode;
 static long syncs_after_failure;
 static void (*sync_callback)(int fd);
+static void (*syncfs_callback)(int fd);
 
 void fault_arm(int kinds, const char *path_part, long n, int error, int how)
 {
@@ -48,6 +50,7 @@ long fault_hits(void) { return hits; }
 long fault_fired(void) { return fired; }
 long fault_syncs_after(void) { return syncs_after_failure; }
 void fault_on_sync(void (*callback)(int fd)) { sync_callback = callback; }
+void fault_on_syncfs(void (*callback)(int fd)) { syncfs_callback = callback; }
 
 static void die(void)
 {
@@ -250,7 +253,7 @@ ssize_t pread64(int fd, void *data, size_t count, off64_t at)
     GUARDED(ssize_t, due_fd(READ, fd), real(fd, data, count, at));
 }
 
-static int note_sync(int fd, int verdict, int (*sync)(int))
+static int note_sync(int fd, int verdict, int (*sync)(int), void (*callback)(int fd))
 {
     struct stat facts;
     int known = fstat(fd, &facts) == 0;
@@ -265,21 +268,27 @@ static int note_sync(int fd, int verdict, int (*sync)(int))
     int result = sync(fd);
     if (verdict == KILL_WHEN_DONE)
         die();
-    if (result == 0 && sync_callback)
-        sync_callback(fd);
+    if (result == 0 && callback)
+        callback(fd);
     return result;
 }
 
 int fsync(int fd)
 {
     REAL(fsync);
-    return note_sync(fd, due_fd(SYNC, fd), real);
+    return note_sync(fd, due_fd(SYNC, fd), real, sync_callback);
 }
 
 int fdatasync(int fd)
 {
     REAL(fdatasync);
-    return note_sync(fd, due_fd(SYNC, fd), real);
+    return note_sync(fd, due_fd(SYNC, fd), real, sync_callback);
+}
+
+int syncfs(int fd)
+{
+    REAL(syncfs);
+    return note_sync(fd, due_fd(SYNC, fd), real, syncfs_callback);
 }
 
 int ftruncate(int fd, off_t size)

@@ -28,6 +28,7 @@ MODES = {
     "halfway": (WRITE, KILL_HALFWAY, 0),
     "full": (WRITE | OPEN | RENAME, FAIL, errno.ENOSPC),
     "handles": (OPEN, FAIL, errno.EMFILE),
+    "sync": (SYNC, FAIL, errno.EIO),
 }
 """What drivers let happen at the n-th file call, by name: kinds of calls, mode, errno."""
 
@@ -92,7 +93,7 @@ class Shim:
         self._library.fault_arm.restype = None
         for counter in ("fault_hits", "fault_fired", "fault_syncs_after"):
             getattr(self._library, counter).restype = ctypes.c_long
-        self._callback: object = None
+        self._callbacks: Sequence[object] = ()
 
     def arm(self, kinds: int, path_part: str, nth: int, error: int = 0, mode: int = FAIL) -> None:
         """From now count calls of `kinds` on paths holding `path_part`; the n-th one meets `mode`. Counters restart."""
@@ -108,8 +109,12 @@ class Shim:
         library = self._library
         return int(library.fault_hits()), int(library.fault_fired()), int(library.fault_syncs_after())
 
-    def on_sync(self, callback: Callable[[int], None] | None) -> None:
-        """Have `callback` called with the descriptor after each fsync or fdatasync that succeeded."""
-        wrapped = None if callback is None else ctypes.CFUNCTYPE(None, ctypes.c_int)(callback)
-        self._library.fault_on_sync(wrapped)
-        self._callback = wrapped
+    def on_sync(
+        self, callback: Callable[[int], None] | None, of_file_system: Callable[[int], None] | None = None
+    ) -> None:
+        """Have `callback` called with the descriptor after each fsync or fdatasync that succeeded, and `of_file_system`
+        after each syncfs."""
+        wrapped = [c and ctypes.CFUNCTYPE(None, ctypes.c_int)(c) for c in (callback, of_file_system)]
+        self._library.fault_on_sync(wrapped[0])
+        self._library.fault_on_syncfs(wrapped[1])
+        self._callbacks = wrapped

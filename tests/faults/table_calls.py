@@ -1,9 +1,10 @@
 """Driver: the snapshot of a table, broken off at its n-th file call, for n = 1, 2, ... until none is reached; then the
 table is opened again.
 
-Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
-"handles" (EMFILE). Needs the shim. What must hold: the snapshot is sound, that of the latest `save` that returned or of
-the one under way; the table has what the log has; the next `save` works; and errors are typed.
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
+"handles" (EMFILE) or "sync" (EIO of an fsync). Needs the shim. What must hold: the snapshot is sound, that of the
+latest `save` that returned or of the one under way; the table has what the log has; the next `save` works; and errors
+are typed.
 """
 
 from __future__ import annotations

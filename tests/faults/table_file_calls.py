@@ -1,9 +1,10 @@
 """Driver: a table in an LMDB file, broken off at its n-th file call, for n = 1, 2, ... until none is reached; then the
 table is opened again.
 
-Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
-"handles" (EMFILE). Needs the shim. What must hold: the table then has what the log has, the file has had the keys of
-the place that it stands at, that of the latest refresh that returned or of the one under way; and errors are typed.
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
+"handles" (EMFILE) or "sync" (EIO of an fsync). Needs the shim. What must hold: the table then has what the log has, the
+file has had the keys of the place that it stands at, that of the latest refresh that returned or of the one under way;
+and errors are typed.
 """
 
 from __future__ import annotations

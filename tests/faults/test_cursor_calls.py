@@ -16,6 +16,7 @@ from tests.faults.shim import run_driver
         pytest.param("halfway", 12, marks=pytest.mark.long),
         pytest.param("full", 50, marks=pytest.mark.long),
         pytest.param("handles", 50, marks=pytest.mark.long),
+        pytest.param("sync", 30, marks=pytest.mark.long),
     ],
 )
 def test_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
@@ -25,7 +26,9 @@ def test_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, leas
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("mode", "least"), [("kill", 100), ("halfway", 12), ("full", 20), ("handles", 20)])
+@pytest.mark.parametrize(
+    ("mode", "least"), [("kill", 100), ("halfway", 12), ("full", 20), ("handles", 20), ("sync", 30)]
+)
 def test_a_work_queue_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
     """What was acknowledged is not delivered again, what was not is, and no dead letter is missing."""
     output = run_driver("queue_calls", folder, mode, shim=shim)

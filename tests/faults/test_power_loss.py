@@ -14,6 +14,19 @@ from tests.faults import kills_and_cut
 from tests.faults.shim import run_driver
 
 LIVES = ["flush", "every-append", "managed", "managed-every-append"]
+TABLES = ["snapshot", "file"]
+KILLS, CUTS = 500, 300
+"""What a long test reaches: processes that are killed, and images of what a power cut leaves."""
+
+
+def play(driver: str, folder: Path, *arguments: object, shim: Path, deaths: int, images: int) -> str:
+    """Play the seeds of a driver, whose first and number are the last arguments; return its line. deaths, images: there
+    have to be so many."""
+    seeds = int(str(arguments[-1]))
+    output = run_driver(driver, folder, *arguments, shim=shim, timeout_s=300 + 30 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) >= deaths and int(match[3]) >= images, output
+    return match[0]
 
 
 @pytest.mark.parametrize("mode", ["flush", "every-append", "managed"])
@@ -24,18 +37,10 @@ def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
     assert match and int(match[1]) > 60, output
 
 
-def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    """Play that many seeds of kills_and_cut, and see that they did what they are for."""
-    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim, timeout_s=300 + 5 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
-    figure(match[0])
-
-
 @pytest.mark.parametrize("mode", LIVES)
 def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Callable[[str], None]) -> None:
     """Killed in appends, truncations, rolls, closes, retention and recovery, then again; then the power is cut."""
-    lives(folder, shim, mode, 0, 10, figure)
+    figure(play("kills_and_cut", folder, mode, 0, 10, shim=shim, deaths=6, images=51))
 
 
 @pytest.mark.parametrize("mode", LIVES)
@@ -50,20 +55,13 @@ def test_power_loss_as_it_was_found(folder: Path, shim: Path, name: str, mode: s
 def test_power_loss_after_hundreds_of_deaths(
     folder: Path, shim: Path, mode: str, figure: Callable[[str], None]
 ) -> None:
-    lives(folder, shim, mode, 1000, 500, figure)
-
-
-def compactions(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("compactions", folder, kind, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
-    figure(match[0])
+    figure(play("kills_and_cut", folder, mode, 1000, 500, shim=shim, deaths=KILLS, images=CUTS))
 
 
 @pytest.mark.parametrize("kind", ["log", "managed"])
 def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
     """F40: of each key the newest flushed record outlives kills and power cuts at each step of a compaction."""
-    compactions(folder, shim, kind, 10, 5, figure)
+    figure(play("compactions", folder, kind, 10, 5, shim=shim, deaths=3, images=26))
 
 
 @pytest.mark.long
@@ -71,97 +69,65 @@ def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figur
 def test_power_loss_beside_hundreds_of_compactions(
     folder: Path, shim: Path, kind: str, figure: Callable[[str], None]
 ) -> None:
-    compactions(folder, shim, kind, 1000, 450, figure)
-
-
-def brokers(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("broker_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 30 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 2 * seeds, output
-    figure(match[0])
+    figure(play("compactions", folder, kind, 1000, 450, shim=shim, deaths=KILLS, images=CUTS))
 
 
 def test_power_loss_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """Topics and flushed records, with checkpoints and the store: killed as it starts, creates, appends and stops."""
-    brokers(folder, shim, 0, 5, figure)
+    figure(play("broker_power_loss", folder, 0, 5, shim=shim, deaths=3, images=10))
 
 
 @pytest.mark.long
 def test_power_loss_of_hundreds_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    brokers(folder, shim, 1000, 200, figure)
-
-
-def work_queues(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("queue_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 2 * seeds, output
-    figure(match[0])
+    figure(play("broker_power_loss", folder, 1000, 200, shim=shim, deaths=101, images=400))
 
 
 def test_power_loss_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """Of a queue whose processes are killed: what was acknowledged durably stays done, what was not is delivered."""
-    work_queues(folder, shim, 0, 3, figure)
+    figure(play("queue_power_loss", folder, 0, 3, shim=shim, deaths=2, images=6))
 
 
 @pytest.mark.long
 def test_power_loss_of_hundreds_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    work_queues(folder, shim, 1000, 250, figure)
-
-
-def cursors(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("cursor_power_loss", folder, kind, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds and int(match[3]) >= 2 * seeds, output
-    figure(match[0])
+    figure(play("queue_power_loss", folder, 1000, 350, shim=shim, deaths=KILLS, images=CUTS))
 
 
 @pytest.mark.parametrize("kind", ["cursor", "group"])
 def test_power_loss_of_cursors(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
     """A committed offset is neither before a durable commit nor one that nobody committed, and what is read on from it
     is what was not read."""
-    cursors(folder, shim, kind, 0, 4, figure)
+    figure(play("cursor_power_loss", folder, kind, 0, 4, shim=shim, deaths=5, images=8))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["cursor", "group"])
 def test_power_loss_of_hundreds_of_cursors(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
-    cursors(folder, shim, kind, 1000, 300, figure)
-
-
-def schemas(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
-    output = run_driver("schema_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 6 * seeds, output
-    figure(match[0])
+    figure(play("cursor_power_loss", folder, kind, 1000, 350, shim=shim, deaths=KILLS, images=CUTS))
 
 
 def test_power_loss_of_schema_files(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """A schema that was registered keeps its number, which no other gets, whatever call of its writer was the last."""
-    schemas(folder, shim, 30, 16, figure)
+    figure(play("schema_power_loss", folder, 30, 16, shim=shim, deaths=9, images=96))
 
 
 @pytest.mark.long
 def test_power_loss_of_hundreds_of_schema_files(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    schemas(folder, shim, 1000, 400, figure)
+    figure(play("schema_power_loss", folder, 1000, 400, shim=shim, deaths=KILLS, images=CUTS))
 
 
-def tables(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("kind", TABLES)
+def test_power_loss_of_tables(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
+    """A table has what the log has, which may have lost what the table's file or snapshot has applied, and have others
+    in their place; of a file the last transaction alone may be lost, of a snapshot nothing that was saved."""
     pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
-    output = run_driver("table_power_loss", folder, first, seeds, shim=shim, timeout_s=300 + 10 * seeds)
-    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
-    assert match and int(match[2]) >= seeds and int(match[3]) >= 4 * seeds, output
-    figure(match[0])
-
-
-def test_power_loss_of_tables(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    """A table in a file has what the log has, which may have lost what the file has applied; its last transaction alone
-    may be lost."""
-    tables(folder, shim, 0, 6, figure)
+    figure(play("table_power_loss", folder, kind, 0, 6, shim=shim, deaths=6, images=24))
 
 
 @pytest.mark.long
-def test_power_loss_of_hundreds_of_tables(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
-    tables(folder, shim, 1000, 300, figure)
+@pytest.mark.parametrize("kind", TABLES)
+def test_power_loss_of_hundreds_of_tables(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
+    pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
+    figure(play("table_power_loss", folder, kind, 1000, 350, shim=shim, deaths=KILLS, images=CUTS))
 
 
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:

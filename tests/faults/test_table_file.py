@@ -21,7 +21,7 @@ from kreplog.topic import lmdb_reader
 from tests.faults.table_file_calls import look, prepare
 
 
-@pytest.mark.parametrize(("mode", "least"), [("kill", 30), ("halfway", 12), ("full", 12), ("handles", 2)])
+@pytest.mark.parametrize(("mode", "least"), [("kill", 30), ("halfway", 12), ("full", 12), ("handles", 2), ("sync", 8)])
 def test_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
     """The keys in the file are those of the place in it."""
     output = run_driver("table_file_calls", folder, mode, shim=shim)

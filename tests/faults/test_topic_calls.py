@@ -9,7 +9,9 @@ import pytest
 from tests.faults.shim import run_driver
 
 
-@pytest.mark.parametrize(("mode", "least"), [("kill", 200), ("halfway", 20), ("full", 100), ("handles", 100)])
+@pytest.mark.parametrize(
+    ("mode", "least"), [("kill", 200), ("halfway", 20), ("full", 100), ("handles", 100), ("sync", 30)]
+)
 def test_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, least: int) -> None:
     """A creation or growth is completed by the next opening, and no acknowledged record is lost."""
     output = run_driver("topic_calls", folder, mode, shim=shim)

@@ -1,9 +1,9 @@
 """Driver: the creation, growth and use of a topic broken off at its n-th file call, for n = 1, 2, ... until none is
 reached; then it is opened again.
 
-Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
-"handles" (EMFILE). Needs the shim. What must hold: every acknowledged record is there once, the partitions are those
-before or after the step under way, and errors are typed.
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
+"handles" (EMFILE) or "sync" (EIO of an fsync). Needs the shim. What must hold: every acknowledged record is there once,
+the partitions are those before or after the step under way, and errors are typed.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.faults import shim as faults
-from tests.faults.forked import shares
+from tests.faults.forked import result_of, shares
 from tests.faults.shadow import Shadow
 
 DEATHS = (
@@ -42,12 +43,21 @@ class World:
 
 def shim_of_life(world: World, rng: random.Random, deadly: int) -> faults.Shim:
     """The shim of one process: what it syncs is in the shadow, and the `deadly`-th call of a kind kills it; 0: none."""
-    shim = faults.Shim()
-    shim.on_sync(world.shadow.synced)
+    shim, shadow = faults.Shim(), world.shadow
+    shim.on_sync(shadow.synced, shadow.all_synced)
     kinds, mode = rng.choice(DEATHS)
     if deadly:
         shim.arm(kinds, str(world.live), deadly, mode=mode)
     return shim
+
+
+def check_copy(world: World, check: Callable[[Path], object]) -> None:
+    """Run `check` in a child on a copy of the files as they are, which the page cache has after a death. Raises
+    AssertionError."""
+    spare = world.folder / "spare"
+    shutil.copytree(world.live, spare)
+    result_of(partial(check, spare))
+    shutil.rmtree(spare)
 
 
 def play_seeds(play: Callable[[World], tuple[int, int]], directory: Path, first: int, seeds: int) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from kreplog import Log, LogConfig, Table, Topic, errors
 from kreplog._native.batch import build
 from kreplog._native.key_table import KeyTable
 from kreplog._native.table_reader import TableReader
+from tests.faults.boots import reboot
 from tests.faults.forked import result_of
 from tests.topic.compacting import remove_tombstones
 from tests.waiting import InChild, InThread, until_open, until_waiting
@@ -412,3 +414,34 @@ def test_a_topic_that_is_deleted(path: Path) -> None:
             os.rename(f"{path}-0.gone", f"{path}-0")
             table.refresh()
             assert table[b"k"] == b"v"
+
+
+@pytest.mark.parametrize("storage", ["snapshot", "path"])
+def test_the_same_last_record_after_a_loss_of_power(tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was appended in the place of lost records ends as they did, byte by byte, but in another leader epoch."""
+    if storage == "path":
+        pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
+    path, partition = tmp_path / "data" / "prices", tmp_path / "data" / "prices-0"
+    place: dict[str, Any] = {storage: tmp_path / "table"}
+    Topic.open(path, 1).close()
+    shutil.copytree(partition, tmp_path / "durable")
+
+    def append(to: Topic, first: bytes) -> None:
+        for key in (first, b"last"):
+            to.append(b"1", key, timestamp_ms=1)
+
+    with Topic.open(path) as topic:
+        append(topic, b"lost")
+        with topic.table(**place) as table:
+            assert dict(table.items()) == {b"lost": b"1", b"last": b"1"}
+            if storage == "snapshot":
+                table.save()
+    shutil.rmtree(partition)
+    shutil.copytree(tmp_path / "durable", partition)
+    reboot(monkeypatch)
+    with Topic.open(path) as topic:
+        append(topic, b"other")
+        for value in (b"1", b"2"):
+            with topic.table(**place) as table:
+                assert dict(table.items()) == {b"other": b"1", b"last": value}
+            topic.append(b"2", b"last")
