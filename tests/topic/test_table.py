@@ -417,7 +417,9 @@ def test_a_topic_that_is_deleted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", ["snapshot", "path"])
-def test_the_same_last_record_after_a_loss_of_power(tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_last_record_after_a_loss_of_power(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was appended in the place of lost records ends as they did, byte by byte, but in another leader epoch."""
     if storage == "path":
         pytest.importorskip("lmdb", reason="needs lmdb, the extra `tables`")
