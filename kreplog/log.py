@@ -283,7 +283,8 @@ class Log(Closing, SegmentedLog):
         """Append a leader's batches unchanged, with their offsets and epochs; return AppendInfo.
 
         The first must begin at the log end offset, and each at the next offset of the batch before; in a log that is
-        compacted, there or later.
+        compacted, there or later. Open such a log with LogConfig(replicated=True): others begin leader epochs of their
+        own where they have lost records, and then refuse the leader's.
         Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
         RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
         """

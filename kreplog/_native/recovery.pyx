@@ -50,6 +50,8 @@ from kreplog.types import topic_id_text
 
 _logger = logging.getLogger("kreplog")
 
+OFFSETS_TOPIC = "__consumer_offsets"  # as in core/group_messages
+
 
 cdef enum:
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
@@ -233,9 +235,12 @@ cdef class Recovery:
 
     cdef bint begins_epoch(self) except -1:
         """Whether records that were visible may be gone, so that what is appended in their place is of another leader
-        epoch, by which readers find that out (KIP-320). Brokers agree on the epochs of their logs themselves."""
+        epoch, by which readers find that out (KIP-320). Brokers agree on the epochs of their logs themselves.
+
+        Not in the log of cursors: nobody reads on in it, and hosts that commit by turns would begin one at each commit,
+        with its fsyncs, in a file that grows for ever."""
         cdef SegmentedLog log = self.log
-        if self.fresh or log.managed or log.replicated:
+        if self.fresh or log.managed or log.replicated or log.topic_partition.topic == OFFSETS_TOPIC:
             return False
         if self.known and log.position.leo >= self.seen and log.state.is_of_boot(self.boot):
             return False

@@ -114,6 +114,16 @@ def test_no_boot_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert log.leader_epoch == number
 
 
+def test_none_in_the_log_of_cursors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that commit by turns open it each time: on two hosts, or where no boot is known, each commit would
+    begin an epoch, with its fsyncs, in a file that grows for ever. Nobody reads by them."""
+    monkeypatch.setattr(recovery, "boot_id", lambda: "")
+    for _ in range(3):
+        with Log.open(tmp_path / "data" / "__consumer_offsets-0") as log:
+            log.append(b"a", b"key")
+            assert log.leader_epochs == [(0, 0)]
+
+
 def test_no_page(path: Path) -> None:
     """Another program has written the log, or the page is damaged."""
     with Log.open(path) as log:
