@@ -252,6 +252,12 @@ def test_tls_is_measured_beside_plaintext(tmp_path: Path) -> None:
             assert re.search(rf"{row}, .* {protocol} .* \d+\.\d\d \(", printed)
 
 
+def test_what_cores_cost_by_partitions_is_measured() -> None:
+    printed = python("-m", "benchmarks.bench_cores", "--quick")
+    for row in ("controller: failover of a third", "controller: memory", "broker: idle round", "broker: memory"):
+        assert re.search(rf"{row} .*[1-9][\d,]*\.\d .*[1-9][\d,]*\.\d .* \d\.\d\d ", printed)
+
+
 @pytest.mark.long
 def test_what_watching_costs_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs the extra `console`")
