@@ -112,11 +112,14 @@ def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:
 
 @contextmanager
 def running(
-    directory: Path, settings: Sequence[str] = FAST, zookeeper: ZooKeeperServer | None = None
+    directory: Path,
+    settings: Sequence[str] = FAST,
+    zookeeper: ZooKeeperServer | None = None,
+    brokers: Sequence[int] = (0, 1, 2),
 ) -> Iterator[LocalCluster]:
-    """Three brokers that serve, on free ports; whatever still runs at the end is killed. zookeeper: their store, each
+    """Brokers that serve, on free ports; whatever still runs at the end is killed. zookeeper: their store, each
     cluster in a node of its own; None: the embedded one."""
-    made = LocalCluster.create(directory, [0, 1, 2], 0, settings)
+    made = LocalCluster.create(directory, brokers, 0, settings)
     if zookeeper is not None:
         for broker in made.brokers:
             set_line(made, broker, "coordination", json.dumps(f"zookeeper:{zookeeper.hosts}/{directory.name}"))
