@@ -79,7 +79,7 @@ class TimedCore:
 
 
 def controller_costs(partitions: int) -> Costs:
-    """Of a controller that creates the partitions, idles, and loses a broker; and of its successor."""
+    """Costs of a controller that creates the partitions, idles, and loses a broker; and of its successor."""
     cluster, costs = Cluster(BROKERS), Costs()
     box = cluster.start_controller()
     cluster.settle()
@@ -109,7 +109,7 @@ def controller_costs(partitions: int) -> Costs:
 
 
 def broker_costs(partitions: int) -> Costs:
-    """Of a broker that leads every second partition, and follows the others."""
+    """Costs of a broker that leads every second partition, and follows the others."""
     shell, costs = Shell(), Costs()
     shell.update_metadata(*BROKERS)
     core: Any = TimedCore(shell.manager)
@@ -151,7 +151,7 @@ def broker_costs(partitions: int) -> Costs:
 
 
 def core_bytes() -> int:
-    """What the modules of the cores have allocated and still hold."""
+    """Bytes that the modules of the cores have allocated and still hold."""
     modules = tracemalloc.Filter(True, str(Path(kreplog.core.__file__).parent / "*"))
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([modules]).traces)
 

@@ -180,12 +180,9 @@ class FetchPurgatory:
     def _is_expected(self, follower: int, now_ms: int) -> bool:
         """Whether the follower has yet to fetch a partition that this broker began to lead."""
         expected = self._expected.get(follower)
-        while expected:
-            topic_partition, until_ms = next(iter(expected.items()))
-            if now_ms < until_ms:
-                return True
-            del expected[topic_partition]
-        return False
+        if expected and not any(now_ms < until_ms for until_ms in expected.values()):
+            expected.clear()
+        return bool(expected)
 
     def _check(self, requested: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
         partition = self._partitions.get(requested.partition)

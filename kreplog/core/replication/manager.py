@@ -589,6 +589,8 @@ class ReplicaManager:
                     yield from partition.tick(now_ms)
                 if partition is None or not partition.needs_tick():
                     del self._unsettled[topic_partition]
+            if not self._unsettled:
+                self._unsettled.clear()  # else the places of all that were in it are gone through each time
             yield from self._apply_postponed(now_ms)
             for tag in list(self._failures_to_report):
                 yield from self._submit_report(tag)

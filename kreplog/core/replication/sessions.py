@@ -114,6 +114,8 @@ class _Session:
         """Nothing new in it as of mark `seen`; a later mark stands."""
         if self.dirty.get(partition, seen + 1) <= seen:
             del self.dirty[partition]
+            if not self.dirty:
+                self.dirty.clear()  # else the places of all that were in it are gone through each time
 
 
 class FetchContext:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from kreplog.core.controller.partition_limits import EXPECTED_FOR_MS, PartitionLimits
@@ -17,6 +19,8 @@ from kreplog.core.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderAndIsrRequest,
+    PartitionState,
     ProducePartition,
     ProduceRequest,
 )
@@ -25,7 +29,7 @@ from kreplog.core.replication.deletions import MAX_DELETION_MS
 from kreplog.core.replication.fetch_purgatory import MAX_WAIT_MS, each_partition_once
 from kreplog.core.replication.sessions import ACCOUNT, PARTITION_BYTES, SESSION_BYTES, FetchContext, FetchSessions
 from kreplog.errors import ErrorCode, InvalidPartitionsError
-from kreplog.types import TopicPartition
+from kreplog.types import LeaderAndIsr, TopicPartition
 from tests.core.shell import TP, Shell, batch, values
 
 
@@ -45,6 +49,24 @@ def test_partitions_of_a_cluster_and_of_a_broker_are_bounded() -> None:
     with pytest.raises(InvalidPartitionsError, match=r"broker 1 .*max\.broker\.partitions"):
         limits.add("b", 0, [(1,)], 0)
     limits.add("b", 0, [(3,)], 0)
+
+
+def test_what_a_broker_looks_at_in_each_idle_round_is_small_after_many_partitions() -> None:
+    """A dict keeps the places of what was in it, and whoever goes through it goes through these."""
+    shell = Shell()
+    shell.update_metadata(1, 2, 3)
+    partitions = [TopicPartition("t", number) for number in range(1000)]
+    states = tuple(
+        PartitionState(each, "id", LeaderAndIsr(1, 1, (1, 2, 3)), (1, 2, 3), is_new=True) for each in partitions
+    )
+    shell.response_to(LeaderAndIsrRequest(9, 1, shell.epoch, states, True))
+    assert len(shell.manager._unsettled) == 1000
+    fetches = tuple(FetchPartition(each, "id", 1, 0) for each in partitions)
+    for follower in (2, 3):
+        shell.response_to(FetchRequest(follower, 1, 0, 1, 1 << 20, fetches))
+    shell.now_ms += 1000
+    shell.step(Tick())
+    assert sys.getsizeof(shell.manager._unsettled) == sys.getsizeof({})
 
 
 def test_a_created_partition_is_counted_once_also_before_the_metadata_has_it() -> None:

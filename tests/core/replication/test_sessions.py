@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -226,6 +227,16 @@ def test_partitions_take_turns_when_a_response_is_too_small_for_all(left_out: bo
     sent(context, results[:2] if left_out else results)
     orders = [to_read(begin(fetches, request([position(0, 1), position(1, 1)], (7, 1), max_bytes=5)))]
     assert orders == [[2, 3, 0, 1]]
+
+
+def test_a_session_in_which_all_is_read_is_as_small_as_a_new_one() -> None:
+    """A dict keeps the places of what was in it, and whoever goes through it goes through these."""
+    fetches = cache()
+    context = begin(fetches, request(map(position, range(1000))))
+    assert context._session is not None
+    assert sys.getsizeof(context._session.dirty) > sys.getsizeof({})
+    sent(context, map(fetched, range(1000)))
+    assert sys.getsizeof(context._session.dirty) == sys.getsizeof({})
 
 
 def test_a_mark_between_looking_and_answering_stands() -> None:
