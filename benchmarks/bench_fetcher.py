@@ -1,11 +1,12 @@
-"""A follower's fetcher that catches up: its thread beside the event loop, against the event loop alone, in turns.
+"""A follower's fetcher that catches up: its threads beside the event loop, against the event loop alone, in turns.
 
     python -m benchmarks.bench_fetcher [--repetitions N] [--quick] [--directory DIR] [--out FILE]
 
 A process sends long fetch responses over a unix socket, as a leader does; the fetcher of a broker receives them,
 requests the next and appends them to managed logs, by the broker's own code. Another process is a quiet client, which
-has a frame echoed every millisecond. "Loop alone" is the same code where no response counts as long. The CPU time of an
-event loop's thread says how much of it is left for others; on a loaded machine it varies less than any rate.
+has a frame echoed every millisecond. "Loop appends" is the same code without the thread that appends; "loop alone" has
+no thread, since no response counts as long. The CPU time of an event loop's thread says how much of it is left for
+others; on a loaded machine it varies less than any rate.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,8 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kreplog import Log, LogConfig
-from kreplog.core.effects import Send
-from kreplog.core.events import FetchReplied
+from kreplog.core.effects import AppendAsFollower, Send, Steps
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.managed_log import ManagedLog
@@ -42,7 +43,9 @@ from kreplog.server.network.connections import Connection
 from kreplog.server.network.internal import Address
 from kreplog.server.replication import fetch_client
 from kreplog.server.replication.fetch_client import VERSION, ReplicaFetchClient
+from kreplog.server.runtime.runners import InThread, SyncCoreRunner
 from kreplog.server.runtime.starting import keep_freed_memory, tune_interpreter
+from kreplog.server.storage.log_manager import is_for_thread
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
@@ -53,6 +56,9 @@ RECORD_BYTES = 1024
 PROBE_S = 0.001
 NEVER = 1 << 62
 SHAPES = {"1 partition, 4 MiB": (1, 4 << 20), "10 partitions, 1 MiB each": (10, 1 << 20)}
+MODES = {"threads": (64 << 10, True), "loop appends": (64 << 10, False), "loop alone": (NEVER, False)}
+"""From how many bytes on a response is received by the fetcher's thread, and whether a thread appends it."""
+
 TITLES = {
     "rate": "rate, against a copy of the same batches",
     "loop_cpu_ms": "CPU of the event loop's thread, ms/GiB",
@@ -95,7 +101,7 @@ def _respond(sock: socket.socket, responses: Sequence[bytes]) -> None:
     for number, response in enumerate(responses, 1):
         missing = 4 + struct.unpack(">i", sock.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL))[0]
         sock.recv(missing, socket.MSG_WAITALL)
-        sock.sendall(response[:4] + struct.pack(">i", number) + response[8:])
+        sock.sendmsg([response[:4], struct.pack(">i", number), memoryview(response)[8:]])
 
 
 def _probe(sock: socket.socket, out: int) -> None:
@@ -160,9 +166,43 @@ def copy_s(source: Source, folder: Path) -> float:
     return taken
 
 
-async def _catch_up(source: Source, folder: Path, sock: socket.socket, quiet: socket.socket) -> dict[str, float]:
+class _Core:
+    """Requests the next response, and then appends this one, as the replication core does."""
+
+    def __init__(self, request: Callable[[], None], done: Callable[[], None], responses: int) -> None:
+        self._request = request
+        self._done = done
+        self._left = responses
+
+    def step(self, event: Any, now_ms: int) -> Steps[None]:
+        self._left -= 1
+        if self._left:
+            self._request()  # as a pipelined fetch
+        for fetched in event.response.partitions:
+            yield AppendAsFollower(fetched.partition, fetched.records)
+        if not self._left:
+            self._done()
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        return None
+
+
+def _failed(name: str, error: BaseException) -> None:
+    raise error
+
+
+async def _catch_up(
+    source: Source,
+    folder: Path,
+    sock: socket.socket,
+    quiet: socket.socket,
+    selector: _CpuSelector,
+    *,
+    appends: bool,
+) -> dict[str, float]:
     logs, done = source.logs(folder), asyncio.Event()
     correlation = 0
+    pool = ThreadPoolExecutor(1)
 
     async def connect(address: Address) -> socket.socket:
         return sock
@@ -176,36 +216,49 @@ async def _catch_up(source: Source, folder: Path, sock: socket.socket, quiet: so
         listed = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
         client.send(Send(1, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (listed,), session_epoch=0)))
 
-    def replied(event: FetchReplied) -> None:
-        assert event.response is not None
-        assert len(event.response.partitions) == source.partitions
-        last = correlation == len(source.responses)
-        if not last:
-            request()  # as a pipelined fetch
-        for log, fetched in zip(logs, event.response.partitions, strict=True):
-            log.append_as_follower(fetched.records)
-        if last:
-            done.set()
+    def apply(effect: Any) -> Any:
+        log = logs[effect.partition.partition]
+        if appends and is_for_thread(effect.records):
+            future = pool.submit(log.append_as_follower, effect.records)
+            return InThread(future, future.result)
+        return log.append_as_follower(effect.records)
 
+    runner = SyncCoreRunner("follower", _Core(request, done.set, len(source.responses)), _failed)
+    runner.start(apply, lambda: None)
     client = ReplicaFetchClient(
-        "bench", NEVER, lambda broker: ("", 0), resolve, lambda: {TOPIC_ID: "t"}, replied, lambda broker: None, connect
+        "bench",
+        NEVER,
+        lambda broker: ("", 0),
+        resolve,
+        lambda: {TOPIC_ID: "t"},
+        runner.put,
+        lambda broker: None,
+        connect,
     )
     echo = Connection(quiet, 100, lambda frame: echo.send([b"\0\0\0\1", frame]), lambda: None)
     await asyncio.sleep(0.05)  # the quiet client is at work
+    selector.longest_s = 0.0
     began, cpu_s, loop_s = time.perf_counter(), time.process_time(), time.thread_time()
     request()
     await done.wait()
+    longest_s = selector.longest_s
     wall_s, loop_s, cpu_s = time.perf_counter() - began, time.thread_time() - loop_s, time.process_time() - cpu_s
     echo.close()
     client.close()
+    pool.shutdown()
     for log in logs:
         log.close()
     gib = source.size / (1 << 30)
-    return {"wall_s": wall_s, "loop_cpu_ms": loop_s / gib * 1e3, "cpu_ms": cpu_s / gib * 1e3}
+    return {
+        "wall_s": wall_s,
+        "loop_cpu_ms": loop_s / gib * 1e3,
+        "cpu_ms": cpu_s / gib * 1e3,
+        "longest_ms": longest_s * 1e3,
+    }
 
 
-def turn(source: Source, folder: Path, long: int) -> dict[str, float]:
-    """One catching up. long: bytes from which on a response is long."""
+def turn(source: Source, folder: Path, long: int, *, appends: bool) -> dict[str, float]:
+    """One catching up. long: bytes from which on a response is long. appends: by a thread."""
     ours, theirs = socket.socketpair()
     quiet, client = socket.socketpair()
     reader, writer = os.pipe()
@@ -229,26 +282,25 @@ def turn(source: Source, folder: Path, long: int) -> dict[str, float]:
         patch.object(fetch_client, "THREAD_BYTES", long),
         asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner,
     ):
-        found = runner.run(_catch_up(source, folder, ours, quiet))
+        found = runner.run(_catch_up(source, folder, ours, quiet, selector, appends=appends))
     with os.fdopen(reader) as file:
         waits = sorted(json.load(file))
     for child in children:
         os.waitpid(child, 0)
-    found["longest_ms"] = selector.longest_s * 1e3
     found["p99_ms"] = waits[len(waits) * 99 // 100] * 1e3
     found["max_ms"] = waits[-1] * 1e3
     return found
 
 
 def measure(source: Source, root: Path, repetition: int) -> dict[str, dict[str, float]]:
-    """Both, one after the other."""
-    modes = {"thread": 64 << 10, "loop alone": NEVER}
+    """All modes, one after the other."""
     found: dict[str, dict[str, float]] = {}
-    for mode in list(modes) if repetition % 2 == 0 else list(modes)[::-1]:
+    for mode in list(MODES) if repetition % 2 == 0 else list(MODES)[::-1]:
+        long, appends = MODES[mode]
         with tempfile.TemporaryDirectory(dir=root) as folder:
             copied_s = copy_s(source, Path(folder))
         with tempfile.TemporaryDirectory(dir=root) as folder:
-            found[mode] = turn(source, Path(folder), modes[mode])
+            found[mode] = turn(source, Path(folder), long, appends=appends)
         found[mode]["rate"] = copied_s / found[mode].pop("wall_s")
     return found
 
@@ -277,16 +329,15 @@ def main(
 
 
 def show(console: Console, shape: str, turns: Sequence[dict[str, dict[str, Any]]]) -> None:
-    table = Table("measure", "thread", "loop alone", "ratio (range)", title=f"responses of {shape}")
+    first, *others = MODES
+    table = Table("measure", *MODES, *(f"{first} / {other}" for other in others), title=f"responses of {shape}")
     for name, title in TITLES.items():
-        thread, alone = ([found[mode][name] for found in turns] for mode in ("thread", "loop alone"))
-        ratios = [ours / theirs for ours, theirs in zip(thread, alone, strict=True)]
-        table.add_row(
-            title,
-            f"{statistics.median(thread):,.3g}",
-            f"{statistics.median(alone):,.3g}",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
-        )
+        values = {mode: [found[mode][name] for found in turns] for mode in MODES}
+        row = [f"{statistics.median(found):,.3g}" for found in values.values()]
+        for other in others:
+            ratios = [ours / theirs for ours, theirs in zip(values[first], values[other], strict=True)]
+            row.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
+        table.add_row(title, *row)
     console.print(table)
 
 

@@ -274,6 +274,7 @@ class Broker:
             hosted=self.hosted,
             max_replicas=max_replicas_of(settings, files),
             receive=runners.receive,
+            after_steps=runners.replicas.call_after,
             authorizer=authorizer,
             acl_cache=self.acl_cache,
             quotas=quotas,

@@ -28,6 +28,7 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    UpdateMetadataRequest,
 )
 from kreplog.core.replication import sequence_grace
 from kreplog.errors import ErrorCode, InvariantError
@@ -35,6 +36,7 @@ from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.handlers import api
 from kreplog.server.network.peers import Peer
+from kreplog.server.runtime import runners
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
@@ -43,7 +45,8 @@ from kreplog.wire import fetch, generic, produce, transactions
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim
-from tests.server.brokers import serving
+from tests.server.brokers import serving, until_controlled
+from tests.server.loop import until
 
 TP = TopicPartition("topic", 0)
 NO_TRANSACTION = {"transactional_id": None, "transaction_timeout_ms": 1}
@@ -481,6 +484,51 @@ def test_an_unexpected_error_in_the_background_stops_the_broker(
 def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tmp_path: Path, how: str) -> None:
     library = shim.build(tmp_path)
     assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)
+
+
+def test_a_broker_serves_while_a_thread_appends_a_long_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its replication core waits, with all that is for it."""
+    monkeypatch.setattr(runners, "HANG_S", 60.0)  # on a machine that has much else to do
+    append, go_on = ManagedLog.append_as_follower, threading.Event()
+    appending: list[str] = []
+    changed: list[Any] = []
+
+    def held(log: ManagedLog, records: Any) -> Any:
+        appending.append(threading.current_thread().name)
+        assert go_on.wait(10)
+        return append(log, records)
+
+    async def main() -> None:
+        async with serving(tmp_path, 1, 2) as served:
+            for broker in served:
+                await until_controlled(broker)
+            client = Client(served[0])
+            topic = {"name": "topic", "num_partitions": 1, "replication_factor": 2, "assignments": [], "configs": []}
+            await client.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+            await until(lambda: all(TP in broker.manager.partitions for broker in served))
+            leader, follower = sorted(served, key=lambda broker: broker.id != served[0].manager.metadata.leader_of(TP))
+            monkeypatch.setattr(ManagedLog, "append_as_follower", held)
+            monkeypatch.setattr(type(follower.topics), "changed", lambda _, request: changed.append(request))
+            to_leader, to_follower = Client(leader), Client(follower)
+            (produced,) = (await to_leader.produce(build([bytes(1000)] * 600), acks=1)).partitions
+            assert produced.error is ErrorCode.NONE
+            await until(lambda: bool(appending))
+            assert (await to_follower.call(ApiKey.API_VERSIONS, 0)).error_code == 0
+            old = UpdateMetadataRequest(1, 0, 0, ())
+            control = follower.api.handle_local_control(old)
+            assert (await to_follower.call(ApiKey.API_VERSIONS, 0)).error_code == 0
+            assert (control.done(), old in changed, follower.hosted.of(TP).log.log_end_offset) == (False, False, 0)
+            go_on.set()
+            await control
+            await until(lambda: old in changed)
+            await until(lambda: follower.manager.partitions[TP].log.leo == 600)
+            assert appending[0] == "kreplog-appends_0"
+            for each in (client, to_leader, to_follower):
+                each.peer.close()
+
+    asyncio.run(main())
 
 
 def test_kip_98_a_batch_in_flight_behind_a_refused_one_gets_a_retriable_error(

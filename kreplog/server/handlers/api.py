@@ -138,7 +138,7 @@ T = TypeVar("T")
 class Host:
     """The parts of a broker that Api needs. address, endpoints: of its client listeners, the first and all.
     max_replicas: max.broker.partitions, lowered to what the limit on open files allows. receive: passes a request
-    to its core."""
+    to its core. after_steps: calls a function once the replication core has stepped all that it has received."""
 
     settings: BrokerSettings
     dynamic: DynamicSettings
@@ -153,6 +153,7 @@ class Host:
     hosted: HostedReplicas
     max_replicas: int
     receive: Callable[[Received], None]
+    after_steps: Callable[[Callable[[], None]], None]
     authorizer: Authorizer | None
     acl_cache: AclCache | None
     quotas: ClientQuotaManager
@@ -632,10 +633,13 @@ class Api:
         parts = split_control(request, self._host.manager.partitions)
         if len(parts) == 1:
             self._host.receive(Received(reply_to, request))
-            self._metadata_changed(request)
+            self._after_step(request)
         else:
             put = self._start(self._put_parts(parts, "partitions", reply_to.reply))
-            put.add_done_callback(lambda _: self._metadata_changed(request))
+            put.add_done_callback(lambda _: self._after_step(request))
+
+    def _after_step(self, request: ControlRequest) -> None:
+        self._host.after_steps(partial(self._metadata_changed, request))
 
     def _metadata_changed(self, request: ControlRequest) -> None:
         self._host.metadata_waits.recently_failed.metadata_changed(loop_ms())

@@ -21,6 +21,7 @@ from kreplog.server.monitoring.logs import log_state_change
 from kreplog.server.network.serving import LocalRequest, RequestContext, Server
 from kreplog.server.replication.senders import Senders
 from kreplog.server.runtime.core_runners import CoreRunners
+from kreplog.server.runtime.runners import InThread
 from kreplog.server.runtime.starting import cleaner_settings_of, limits_of, log_config_of
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.storage.coordinator_logs import CoordinatorLogs
@@ -108,7 +109,7 @@ class EffectExecutor:
             if isinstance(effect, effects.AppendAsLeader):
                 self.traffic.appended(effect.partition.topic, len(effect.records), answer[0].records)
             elif isinstance(effect, effects.AppendAsFollower):
-                self.traffic.replicated(effect.partition.topic, len(effect.records))
+                return self._replicated(effect, answer)
             return answer
         if isinstance(effect, effects.Reply):
             self._answer(effect)
@@ -128,6 +129,13 @@ class EffectExecutor:
             self._note(effect)
         return None
 
+    def _replicated(self, effect: effects.AppendAsFollower, answer: Any) -> Any:
+        count = partial(self.traffic.replicated, effect.partition.topic, len(effect.records))
+        if isinstance(answer, InThread):
+            return answer.then(count)
+        count()
+        return answer
+
     def _configure(self, configs: m.BrokerConfigs) -> None:
         """Apply other dynamic configs; the core has each log configured after this."""
         self.dynamic.take(configs)
@@ -137,11 +145,11 @@ class EffectExecutor:
         self.server.limits = limits_of(settings, self.files)
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
-        change = self._isr_change(tag)
-        self.runners.replicas.put(events.StoreReplied(tag, tuple(results or ()), error))
+        replicas, change = self.runners.replicas, self._isr_change(tag)
+        replicas.put(events.StoreReplied(tag, tuple(results or ()), error))
         if change is not None:
             partition, before = change
-            self.event_counters.isr_changed(before, partition.isr, error is not None)
+            replicas.call_after(lambda: self.event_counters.isr_changed(before, partition.isr, error is not None))
 
     def _isr_change(self, tag: Hashable) -> tuple[Partition, tuple[int, ...]] | None:
         """The partition, led here, whose ISR change has this tag, and its ISR before."""

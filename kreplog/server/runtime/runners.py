@@ -1,8 +1,9 @@
 """Runners: step the cores; each event's step ends before the next event of the same core.
 
-`SyncCoreRunner` runs a core synchronously on the event loop. `AsyncCoreRunner` runs a core
-that waits for the store in a task of its own; the other cores go on meanwhile. An InvariantError, or an error that is
-not a KreplogError, stops the core and the broker: `on_failure` is called.
+`SyncCoreRunner` runs a core synchronously on the event loop; only while a thread carries out an effect the loop goes on
+within a step, without this core. `AsyncCoreRunner` runs a core that waits for the store in a task of its own; the other
+cores go on meanwhile. An InvariantError, or an error that is not a KreplogError, stops the core and the broker:
+`on_failure` is called.
 
 Whatever carries out the effects of a core puts events for it, too: a runner is made first, for `put`, and started once
 its effects can be carried out.
@@ -11,12 +12,16 @@ its effects can be carried out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
-from kreplog.core.effects import Core, Effect
+from kreplog.core.effects import Core, Effect, Steps
 from kreplog.core.events import Event, Tick, WatchFired
 from kreplog.errors import CoordinationError, InvariantError, KreplogError, RegistrationRefusedError
 from kreplog.types import WatchEvent
@@ -24,6 +29,39 @@ from kreplog.types import WatchEvent
 _log = logging.getLogger("kreplog.server")
 
 OnFailure = Callable[[str, BaseException], None]
+
+HANG_S = 1.0
+"""Time after which the event loop waits for a thread that carries out an effect, and serves nobody: a disk that hangs
+hangs the broker, whose watchdog then ends its session."""
+
+WAITING_S = 0.01
+"""Time for events that have waited for such a thread, in one iteration of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BetweenSteps:
+    """In place of an event: a function that is called between two steps."""
+
+    function: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """An effect that a thread carries out, in place of its answer. finish: called on the event loop once `future` is
+    done; returns the answer of the effect, or raises what that throws."""
+
+    future: Future[Any]
+    finish: Callable[[], Any]
+
+    def then(self, follow: Callable[[], None]) -> InThread:
+        """The same, with `follow` called after `finish` has returned."""
+
+        def finish() -> Any:
+            answer = self.finish()
+            follow()
+            return answer
+
+        return InThread(self.future, finish)
 
 
 class _Runner:
@@ -88,29 +126,44 @@ class _Runner:
 
 
 class SyncCoreRunner(_Runner):
-    """Runs a core synchronously. Events that are put before `start` wait for it."""
+    """Runs a core synchronously. Events that are put before `start` wait for it.
+
+    While a thread carries out an effect of a step, the step is suspended: the event loop goes on without this core, and
+    events for it wait.
+    """
 
     def __init__(self, name: str, core: Core, on_failure: OnFailure) -> None:
         super().__init__(name, core, on_failure)
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[Event | _BetweenSteps] = deque()
         self._running = True
+        self._suspended = False
 
     def start(
         self, apply: Callable[[Effect], Any], after: Callable[[], None], before: Callable[[], None] = lambda: None
     ) -> None:
-        """Begin to step the core. apply: carries out an effect and returns its answer. after: called after every step,
-        before the next. before: called before each run of events, and may put an event that comes first."""
+        """Begin to step the core. apply: carries out an effect and returns its answer, or InThread. after: called after
+        every step, before the next. before: called before each run of events, and may put an event that comes first."""
         self._apply = apply
         self._after = after
         self._before = before
         self._running = False
         waiting, self._inbox = self._inbox, deque()
         for event in waiting:
-            self.put(event)
+            self._take(event)
 
     def put(self, event: Event) -> None:
         """Step the core now; an event that is put during a step, or by `after`, is stepped after it."""
-        if not self._running:
+        self._take(event)
+
+    def call_after(self, function: Callable[[], None]) -> None:
+        """Call `function` once all events that have been put are stepped: now, unless a step is suspended."""
+        if self._running:
+            self._inbox.append(_BetweenSteps(function))
+        else:
+            function()
+
+    def _take(self, event: Event | _BetweenSteps) -> None:
+        if not self._running or self._suspended:
             self._before()
         self._inbox.append(event)
         if self._running or self._stopped:
@@ -118,19 +171,27 @@ class SyncCoreRunner(_Runner):
         self._running = True
         try:
             while self._inbox and not self._stopped:
-                self._step(self._inbox.popleft())
-                self._after()
+                if not self._step(self._inbox.popleft()):
+                    return
         except Exception as error:
             self._fail(error)
         finally:
-            self._running = False
+            self._running = self._suspended
         self.arm()
 
-    def _step(self, event: Event) -> None:
-        steps, apply = self._core.step(event, self.now_ms()), self._apply
-        answer: Any = None
+    def _step(self, event: Event | _BetweenSteps) -> bool:
+        """Whether the step has ended; else it is suspended."""
+        if isinstance(event, _BetweenSteps):
+            event.function()
+            return True
+        steps = self._core.step(event, self.now_ms())
+        return self._advance(steps, steps.send, None)
+
+    def _advance(self, steps: Steps[None], resume: Callable[[Any], Effect], value: Any) -> bool:
+        """Go on with a step; whether it has ended. resume: its `send` or `throw`, which gets `value`."""
+        apply = self._apply
         try:
-            effect = steps.send(None)
+            effect = resume(value)
             while True:
                 try:
                     answer = apply(effect)
@@ -139,9 +200,64 @@ class SyncCoreRunner(_Runner):
                 except KreplogError as error:
                     effect = steps.throw(error)
                 else:
+                    if type(answer) is InThread:
+                        self._suspend(steps, answer)
+                        return False
                     effect = steps.send(answer)
         except StopIteration:
-            return
+            pass
+        self._after()
+        return True
+
+    # An effect in a thread
+
+    def _suspend(self, steps: Steps[None], effect: InThread) -> None:
+        self._suspended = True
+        hang = self._loop.call_later(HANG_S, wait, (effect.future,))
+
+        def done(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._resume, steps, effect, hang)
+
+        effect.future.add_done_callback(done)
+
+    def _resume(self, steps: Steps[None], effect: InThread, hang: asyncio.TimerHandle) -> None:
+        """The thread is done: go on with the step, and then with the events that wait for it."""
+        hang.cancel()
+        self._suspended = False
+        try:
+            resume: Callable[[Any], Effect]
+            try:
+                answer, resume = effect.finish(), steps.send
+            except InvariantError:
+                raise
+            except KreplogError as error:
+                answer, resume = error, steps.throw
+            if not self._stopped and not self._advance(steps, resume, answer):
+                return
+        except Exception as error:
+            self._fail(error)
+        self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        """Take the events that wait, each as if it was put now, for WAITING_S; the others in later iterations."""
+        self._running = self._suspended = False
+        began = monotonic()
+        waiting, self._inbox = self._inbox, deque()
+        while waiting and not self._suspended and monotonic() - began < WAITING_S:
+            self._take(waiting.popleft())
+        self._inbox.extend(waiting)
+        if waiting and not self._suspended:
+            self._running = self._suspended = True
+            self._loop.call_soon(self._take_waiting)
+        elif not self._suspended:
+            self.arm()
+
+    def _tick(self) -> None:
+        if self._suspended:
+            self._timer = None  # the end of the step schedules another
+        else:
+            super()._tick()
 
 
 class AsyncCoreRunner(_Runner):

@@ -1,7 +1,8 @@
 """LogManager: carries out the replication core's effects on the logs of one broker.
 
-Everything runs on the event loop except what blocks: fsync, deletion of files, checkpoints and lookups by timestamp run
-in threads. A log that fails takes its directory offline: see kreplog.server.storage.directory_failure.
+Everything runs on the event loop except what blocks: fsync, deletion of files, checkpoints, lookups by timestamp, and
+appends of much that a follower has fetched run in threads. A log that fails takes its directory offline: see
+kreplog.server.storage.directory_failure.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from kreplog.config import LogConfig, TopicConfig
@@ -24,7 +26,8 @@ from kreplog.errors import (
     check,
     is_exhaustion,
 )
-from kreplog.managed_log import Fetched, ManagedLog, end_of, error_of
+from kreplog.managed_log import CheckedBatches, Fetched, ManagedLog, end_of, error_of
+from kreplog.server.runtime.runners import InThread
 from kreplog.server.storage.checkpoint_writer import CheckpointWriter
 from kreplog.server.storage.directory_failure import DirectoryFailureHandler
 from kreplog.server.storage.flusher import Flusher
@@ -63,6 +66,9 @@ LOG_EFFECTS = frozenset(
 )
 """The effects that LogManager.execute takes."""
 
+APPEND_BYTES = 512 << 10
+"""Bytes of records from which on a thread appends them: of fewer, the way there and back takes as long as the write."""
+
 MAX_HELD_FILES = 32
 """Maximum of segment files that are held open while segments are deleted."""
 
@@ -81,6 +87,7 @@ class LogManager:
     ) -> None:
         self.hosted = hosted
         self._pool = pool
+        self._appends = ThreadPoolExecutor(1, "kreplog-appends")
         self._failures = DirectoryFailureHandler(hosted, put)
         self._flusher = Flusher(pool, hosted.replicas, put, self._failures.fail, hosted.background)
         self._lookups = TimestampLookups(put, hosted.background)
@@ -115,9 +122,15 @@ class LogManager:
         }
 
     def execute(self, effect: effects.Effect) -> Any:
-        """Carry out one effect; returns its answer. Raises what the effect's docstring says."""
+        """Carry out one effect; returns its answer, or InThread. Raises what the effect's docstring says."""
+        operation = self._operations[type(effect)]
+        if type(effect) is effects.AppendAsFollower and is_for_thread(effect.records):
+            operation = self._append_in_thread
+        return self._carry_out(effect, operation)
+
+    def _carry_out(self, effect: effects.Effect, operation: Callable[[Any], Any]) -> Any:
         try:
-            return self._operations[type(effect)](effect)
+            return operation(effect)
         except (LogFailedError, ResourceExhaustedError) as error:
             if is_exhaustion(error):
                 self._flusher.release_descriptors()
@@ -170,6 +183,23 @@ class LogManager:
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
         replica = self.hosted.of(effect.partition)
         replica.log.append_as_follower(effect.records)
+        return self._followed(replica)
+
+    def _append_in_thread(self, effect: effects.AppendAsFollower) -> InThread:
+        """The event loop goes on while the batches, which are checked already, are written."""
+        replica = self.hosted.of(effect.partition)
+        future = self._appends.submit(replica.log.append_as_follower, effect.records)
+        replica.threads += 1
+
+        def finish(_: effects.AppendAsFollower) -> effects.LogState:
+            replica.threads -= 1
+            replica.release()
+            future.result()
+            return self._followed(replica)
+
+        return InThread(future, partial(self._carry_out, effect, finish))
+
+    def _followed(self, replica: Replica) -> effects.LogState:
         if replica.log.producer_count != replica.producers:
             self.hosted.producers.update(replica)
         self._flusher.note_appended(replica)
@@ -305,10 +335,16 @@ class LogManager:
         """Close every log, and unlock the directories; blocks. Returns whether all directories were closed cleanly.
 
         mark: write the clean shutdown mark into each directory that was."""
+        self._appends.shutdown()
         self._flusher.drop_sealed()  # closing a log syncs all of it
         self._lookups.close()
         self.cleaner.close()
         return self._checkpoints.close_all(mark=mark)
+
+
+def is_for_thread(records: Any) -> bool:
+    """Whether a thread appends these, which a follower has fetched."""
+    return type(records) is CheckedBatches and len(records) >= APPEND_BYTES
 
 
 def _partition_of(effect: Any) -> TopicPartition:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
-from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
+from kreplog.server.runtime import runners
+from kreplog.server.runtime.runners import AsyncCoreRunner, InThread, SyncCoreRunner
 from kreplog.types import TopicPartition
-from tests.server.loop import run, run_in_virtual_time
+from tests.server.loop import run, run_in_virtual_time, until
 
 FIRST, SECOND = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
 LOST = events.SessionLost()
@@ -166,6 +168,192 @@ def test_a_core_gets_its_tick() -> None:
         runner.stop()
         await asyncio.sleep(0.03)
         assert core.ticks == 1
+
+    run_in_virtual_time(work)
+
+
+class Suspending:
+    """A runner whose core has an effect in each step, which a thread carries out until its future is resolved."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.futures: list[Future[Any]] = []
+        self.lost = False
+        self.core = Core(self._script)
+        self.runner = SyncCoreRunner("test", self.core, lambda name, error: self.done.append((name, type(error))))
+        self.runner.start(self._apply, lambda: self.done.append("after"), self._before)
+
+    def _script(self, event: Any) -> effects.Steps[None]:
+        self.done.append(event)
+        if event is LOST:
+            return
+        try:
+            self.done.append((yield effects.StateChange("info", "x")))
+        except StorageError as error:
+            self.done.append(type(error))
+
+    def _apply(self, effect: effects.Effect) -> InThread:
+        future: Future[Any] = Future()
+        self.futures.append(future)
+        return InThread(future, future.result)
+
+    def _before(self) -> None:
+        if self.lost:
+            self.lost = False
+            self.runner.put(LOST)
+
+    async def turns(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_events_wait_for_a_step_whose_effect_is_in_a_thread() -> None:
+    async def work() -> None:
+        it = Suspending()
+        it.runner.put(FIRST)
+        it.runner.put(SECOND)
+        it.runner.call_after(lambda: it.done.append("called"))
+        await it.turns()
+        assert it.done == [FIRST]
+        it.futures[0].set_result("answer")
+        await it.turns()
+        assert it.done == [FIRST, "answer", "after", SECOND]
+        it.futures[1].set_result("another")
+        await it.turns()
+        assert it.done[4:] == ["another", "after", "called"]
+        it.runner.call_after(lambda: it.done.append("at once"))
+        assert it.done[-1] == "at once"
+
+    run(work)
+
+
+def test_a_failure_in_a_thread_is_thrown_into_the_step() -> None:
+    async def work() -> None:
+        it = Suspending()
+        it.runner.put(FIRST)
+        it.futures[0].set_exception(StorageError("no"))
+        await it.turns()
+        assert it.done == [FIRST, StorageError, "after"]
+        it.runner.put(SECOND)
+        it.runner.put(FIRST)
+        it.futures[1].set_exception(ValueError("a thread that is broken"))
+        await it.turns()
+        assert it.done[3:] == [SECOND, ("test", ValueError)], "and the core is stepped no more"
+
+    run(work)
+
+
+def test_an_effect_in_a_thread_has_its_follower_after_success_alone() -> None:
+    async def work() -> None:
+        followed: list[str] = []
+        for error in (None, StorageError("no")):
+            future: Future[str] = Future()
+            effect = InThread(future, future.result).then(lambda: followed.append("followed"))
+            if error is None:
+                future.set_result("answer")
+                assert effect.finish() == "answer"
+            else:
+                future.set_exception(error)
+                with pytest.raises(StorageError):
+                    effect.finish()
+        assert followed == ["followed"]
+
+    run(work)
+
+
+def test_an_end_of_the_session_comes_before_the_events_that_waited() -> None:
+    """As before those that wait for nothing: the broker may lead no longer."""
+
+    async def work() -> None:
+        it = Suspending()
+        it.runner.put(FIRST)
+        it.runner.put(SECOND)
+        it.lost = True  # while the thread is at work
+        it.futures[0].set_result("answer")
+        await it.turns()
+        assert it.done == [FIRST, "answer", "after", LOST, "after", SECOND]
+        it.lost = True
+        it.runner.put(FIRST)
+        it._before()  # by the session's own thread, later
+        it.futures[1].set_result("answer")
+        await it.turns()
+        assert it.done[6:] == ["answer", "after", LOST, "after", FIRST]
+
+    run(work)
+
+
+def test_a_stopped_core_is_not_resumed() -> None:
+    async def work() -> None:
+        it = Suspending()
+        it.runner.put(FIRST)
+        it.runner.put(SECOND)
+        it.runner.stop()
+        it.futures[0].set_result("answer")
+        await it.turns()
+        assert it.done == [FIRST]
+
+    run(work)
+
+
+def test_many_events_that_waited_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "WAITING_S", 0.0)  # none is taken in the iteration of the step's end
+
+    async def work() -> None:
+        it = Suspending()
+        it.runner.put(FIRST)
+        it.runner.put(LOST)
+        it.runner.put(LOST)
+        it.futures[0].set_result("answer")
+        await until(lambda: "answer" in it.done)
+        assert it.done == [FIRST, "answer", "after"]
+        it.runner.put(SECOND)
+        assert it.done == [FIRST, "answer", "after"], "it does not overtake those that wait"
+        monkeypatch.setattr(runners, "WAITING_S", 60.0)
+        await it.turns()
+        assert it.done[3:] == [LOST, "after", LOST, "after", SECOND]
+
+    run(work)
+
+
+def test_a_suspended_core_has_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next_wakeup is not read within a step."""
+
+    async def work() -> None:
+        it = Suspending()
+        it.core.wakeup_ms = it.runner.now_ms() + 5
+        it.runner.arm()
+        it.runner.put(FIRST)
+        read_at: list[int] = []
+        monkeypatch.setattr(it.core, "next_wakeup", lambda now_ms: read_at.append(now_ms))
+        await asyncio.sleep(0.05)  # virtual
+        assert (read_at, it.core.ticks) == ([], 0)
+        monkeypatch.undo()
+        it.core.wakeup_ms = it.runner.now_ms() + 5
+        it.futures[0].set_result("answer")
+        await asyncio.sleep(0.05)
+        assert it.core.ticks == 1
+
+    run_in_virtual_time(work)
+
+
+def test_an_effect_that_hangs_hangs_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose watchdog ends the session then."""
+
+    async def work() -> None:
+        waited: list[Any] = []
+        monkeypatch.setattr(runners, "wait", waited.append)
+        it = Suspending()
+        it.runner.put(FIRST)
+        await asyncio.sleep(0.9 * runners.HANG_S)
+        assert waited == []
+        await asyncio.sleep(0.2 * runners.HANG_S)
+        assert waited == [(it.futures[0],)]
+        it.futures[0].set_result("answer")
+        it.runner.put(SECOND)
+        await it.turns()
+        it.futures[1].set_result("answer")
+        await asyncio.sleep(2 * runners.HANG_S)
+        assert len(waited) == 1, "the second did not hang"
 
     run_in_virtual_time(work)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import threading
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,108 @@ from kreplog._native.batch import build
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
-from kreplog.errors import ErrorCode, LogFailedError, RecordBatchTooLargeError, StorageError
-from kreplog.managed_log import InspectedBatches
+from kreplog.errors import (
+    ErrorCode,
+    LogFailedError,
+    OffsetOutOfRangeError,
+    RecordBatchTooLargeError,
+    StorageError,
+)
+from kreplog.managed_log import CheckedBatches, InspectedBatches, ManagedLog
+from kreplog.server.runtime.runners import InThread
 from kreplog.server.storage.log_manager import LogManager
-from kreplog.types import TopicPartition
+from kreplog.types import AppendInfo, TopicPartition
 from tests.reference import sent
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, TP, Life, appended, opened
+
+LONG = [bytes(1000) for _ in range(600)]
+
+
+def answer_of(effect: InThread) -> Any:
+    wait([effect.future], 20)
+    return effect.finish()
+
+
+def test_checked_batches_are_appended_by_a_thread(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, threads = ManagedLog.append_as_follower, []
+
+    def noted(log: ManagedLog, records: Any) -> AppendInfo:
+        threads.append(threading.current_thread().name)
+        return append(log, records)
+
+    monkeypatch.setattr(ManagedLog, "append_as_follower", noted)
+    logs = life.open()
+    opened(logs)
+
+    async def work() -> None:
+        effect = logs.execute(effects.AppendAsFollower(TP, CheckedBatches(build(LONG))))
+        assert isinstance(effect, InThread)
+        assert logs.hosted.of(TP).in_use, "until the answer no other thread may take the log away"
+        assert answer_of(effect).leo == 600
+        assert not logs.hosted.of(TP).in_use
+        assert logs.execute(effects.AppendAsFollower(TP, build([b"short"], base_offset=600))).leo == 601
+        few = CheckedBatches(build(LONG[:500], base_offset=601))
+        assert logs.execute(effects.AppendAsFollower(TP, few)).leo == 1101
+        assert threads == ["kreplog-appends_0", "MainThread", "MainThread"]
+        assert logs.close()
+        assert not any(thread.name.startswith("kreplog-appends") for thread in threading.enumerate())
+
+    run(work)
+
+
+def test_a_failed_append_in_a_thread_is_as_one_on_the_event_loop(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = life.open()
+    opened(logs)
+
+    async def work() -> None:
+        gap = effects.AppendAsFollower(TP, CheckedBatches(build(LONG, base_offset=7)))
+        with pytest.raises(OffsetOutOfRangeError, match=r"topic-0: the leader's batch begins at offset 7"):
+            answer_of(logs.execute(gap))
+        assert not logs.hosted.of(TP).in_use
+
+        def fail(*_: Any) -> None:
+            raise LogFailedError("the disk is full")
+
+        monkeypatch.setattr(ManagedLog, "append_as_follower", fail)
+        with pytest.raises(LogFailedError):
+            answer_of(logs.execute(effects.AppendAsFollower(TP, CheckedBatches(build(LONG)))))
+        await until(lambda: life.events == [events.LogFailed(TP)])
+        assert logs.hosted.directories[0].failed
+
+        def gone(*_: Any) -> None:
+            raise OSError(errno.EIO, "no such disk")
+
+        monkeypatch.setattr(ManagedLog, "append_as_follower", gone)
+        with pytest.raises(StorageError, match=r"topic-0: .*errno 5"):
+            answer_of(logs.execute(effects.AppendAsFollower(TP, CheckedBatches(build(LONG)))))
+
+    run(work)
+
+
+def test_the_end_waits_for_an_append_in_a_thread(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, first, go_on = ManagedLog.append_as_follower, threading.Event(), threading.Event()
+
+    def slow(log: ManagedLog, records: Any) -> AppendInfo:
+        first.set()
+        assert go_on.wait(20)
+        return append(log, records)
+
+    monkeypatch.setattr(ManagedLog, "append_as_follower", slow)
+    logs = life.open()
+    opened(logs)
+
+    async def work() -> None:
+        effect = logs.execute(effects.AppendAsFollower(TP, CheckedBatches(build(LONG))))
+        await until(first.is_set)
+        closing = asyncio.get_running_loop().run_in_executor(None, logs.close)
+        await asyncio.sleep(0.05)  # nothing ends meanwhile
+        assert not closing.done()
+        go_on.set()
+        assert await closing
+        assert effect.future.result().last_offset == 599
+
+    run(work)
 
 
 def found_offsets(life: Life, logs: LogManager, *timestamps: int) -> list[tuple[int, int]]:
