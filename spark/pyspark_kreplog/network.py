@@ -35,6 +35,9 @@ RECORD_BYTES = 128
 
 FRESH_S = 0.04
 
+FETCH_TIMEOUT_S = 60.0
+"""How long a fetch waits for the next record."""
+
 _PIECE_BYTES = 4 << 20
 _COMMIT_S = 5.0
 
@@ -47,12 +50,16 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",), settings: Cons
     return consumer
 
 
-def lost_record_errors() -> tuple[type[KreplogError], ...]:
-    """The errors that `fetch` raises where planned records are gone: deleted, truncated, or an end that does not come
-    back."""
+LOST_RECORD_ERRORS = OffsetOutOfRangeError, LogTruncatedError
+"""The errors that `fetch` raises where planned records are gone: deleted, or truncated."""
+
+
+def fetch_timeout_error() -> type[KreplogError]:
+    """The error that `fetch` raises after FETCH_TIMEOUT_S without a record: an end that does not come back, a
+    leader that is silent for that time, or a client that is throttled."""
     from kreplog.client.bulk_errors import FetchTimeoutError
 
-    return OffsetOutOfRangeError, FetchTimeoutError, LogTruncatedError
+    return FetchTimeoutError
 
 
 class LeaderLog:
@@ -271,10 +278,11 @@ def fetch(
     if topic_id is not None:
         ids[partition.topic] = topic_id_text(uuid.UUID(topic_id))
     with connect(bootstrap, columns, settings) as consumer:
-        for piece in consumer.read_arrow({partition: (start, stop)}, topic_ids=ids):
+        for piece in consumer.read_arrow({partition: (start, stop)}, timeout_s=FETCH_TIMEOUT_S, topic_ids=ids):
             yield piece.to_arrow(), piece.next_offset
 
 
-def log_start_offset(bootstrap: str, partition: TopicPartition, settings: ConsumerSettings) -> int:
+def offsets(bootstrap: str, partition: TopicPartition, settings: ConsumerSettings) -> tuple[int, int]:
+    """Log start offset and end of a partition as its leader reports them, as ClusterReader.offsets."""
     with connect(bootstrap, settings=settings) as consumer:
-        return consumer.beginning_offsets([partition])[partition]
+        return consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]

@@ -121,6 +121,7 @@ def _read_from_cluster(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa
         if rows is not None:
             yield shape.form(rows)
         position = next_offset
+    timed_out_at = -1
     while position < task.stop:
         try:
             for rows, next_offset in network.fetch(
@@ -129,13 +130,28 @@ def _read_from_cluster(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa
                 yield shape.form(rows)
                 position = next_offset
             return
-        except network.lost_record_errors() as error:
-            first = network.log_start_offset(bootstrap, task.topic_partition, task.consumer)
-            if first <= position:  # the leader's log ends before `stop`, or parts from what was planned
+        except (*network.LOST_RECORD_ERRORS, network.fetch_timeout_error()) as error:
+            first, end = network.offsets(bootstrap, task.topic_partition, task.consumer)
+            if first > position:
+                position = _moved_to(task, first, position)
+            elif end >= task.stop and not isinstance(error, network.LOST_RECORD_ERRORS):
+                if timed_out_at == position:
+                    raise _timed_out(task, position, end) from error
+                timed_out_at = position
+            else:  # the leader's log ends before `stop`, or parts from what was planned
                 loss = f"offsets {position} to {task.stop}, committed when this read was planned, no longer exist"
                 _lost(task, f"{loss} ({error})", position)
                 return
-            position = _moved_to(task, first, position)
+
+
+def _timed_out(task: Task, position: int, end: int) -> KreplogError:
+    return network.fetch_timeout_error()(
+        f"{task.topic_partition}: no record at offset {position} for {network.FETCH_TIMEOUT_S:g} s, twice, though the "
+        f"leader answers and its log reaches {end}: it is slow, or this client is throttled by a quota. Nothing is "
+        "lost: run the query again",
+        partition=str(task.topic_partition),
+        offset=position,
+    )
 
 
 class _Shape:

@@ -110,6 +110,11 @@ class KreplogDataSource(Shipped, DataSource):
 
     def schema(self) -> StructType:
         """The columns when none are given by hand; also checks the options, so that load() reports what is wrong."""
+        if any(name.startswith("option.") for name in self.options):
+            raise UsageError(
+                "CREATE TABLE: Spark gives a Python source none of a table's options when it reads the table. Use "
+                "CREATE TEMPORARY VIEW name USING kreplog OPTIONS (...), which keeps them"
+            )
         headers = includes_headers(self.options)
         return StructType([field for field in COLUMNS if headers or field.name != "headers"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from kafka import KafkaProducer
 from kafka.errors import TopicAlreadyExistsError
 from pyspark.sql import DataFrame, SparkSession
 
+from kreplog.client.bulk_errors import FetchTimeoutError
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
@@ -19,7 +22,7 @@ from pyspark_kreplog.options import parse_batch, parse_stream
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
 from pyspark_kreplog.stream_planner import StreamPlanner
-from tests.integration.clusters import admin_of, eventually, kill, running, wait_for_topic
+from tests.integration.clusters import admin_of, eventually, kill, pid_of, running, wait_for_topic
 
 pytestmark = pytest.mark.spark
 
@@ -116,6 +119,41 @@ def test_a_task_outlives_the_death_of_a_leader(cluster: LocalCluster) -> None:
     finally:
         cluster.start()
     assert sorted(offsets) == sorted([*range(500), *range(500)])
+
+
+def test_a_leader_that_is_silent_for_longer_than_a_fetch_waits(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next leader has all records: no data loss, after which failOnDataLoss=false would go on without them."""
+    create(cluster, "silent", 2)
+    produce(cluster, "silent", 1000)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "silent", "failOnDataLoss": "false"}
+    options["kafka.request.timeout.ms"] = "1000"
+    task = next(task for task in plan(parse_batch(options), 2) if task.partition == 0)
+    fetch, timeouts_s = network.fetch, iter([0.1])
+
+    def impatient_at_first(*args: Any) -> Any:
+        monkeypatch.setattr(network, "FETCH_TIMEOUT_S", next(timeouts_s, 60.0))
+        return fetch(*args)
+
+    monkeypatch.setattr(network, "fetch", impatient_at_first)
+    with network.connect(cluster.bootstrap()) as consumer:
+        leader = consumer.partitions("silent")[TopicPartition("silent", 0)].leader
+    os.kill(pid_of(cluster, leader), signal.SIGSTOP)
+    try:
+        offsets = [row for batch in read(task, ["offset"]) for row in batch["offset"].to_pylist()]
+    finally:
+        os.kill(pid_of(cluster, leader), signal.SIGCONT)
+    assert offsets == list(range(500))
+
+
+def test_a_fetch_that_stays_without_records_is_an_error(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a client that is throttled for long: the leader has them, so failOnDataLoss says nothing about them."""
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t", "failOnDataLoss": "false"}
+    task = next(task for task in plan(parse_batch(options), 2) if task.partition == 0)
+    monkeypatch.setattr(network, "FETCH_TIMEOUT_S", 0.0)
+    with pytest.raises(FetchTimeoutError, match=r"t-0: no record at offset 0 .*reaches 1500.*throttled"):
+        list(read(task, ["offset"]))
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
