@@ -11,16 +11,15 @@ from typing import Any
 
 from kreplog.client import described_configs
 from kreplog.client.acl_admin import describe_acls
-from kreplog.client.group_admin import list_groups
 from kreplog.client.group_facts import read_group
 from kreplog.client.log_dirs import offline_directories, replica_sizes
 from kreplog.client.offset_lookup import list_offsets
 from kreplog.client.partition_batches import fetch_batches, leader_of
-from kreplog.client.record_times import RecordAt
 from kreplog.client.user_admin import users
 from kreplog.console.client_threads import ThreadClients
+from kreplog.console.group_lag_times import add_lag_times
 from kreplog.console.lag_history import LagHistory
-from kreplog.console.lag_times import Lacking, LagTimes
+from kreplog.console.lag_times import LagTimes
 from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
 from kreplog.console.record_pages import FETCH_BYTES, field_of, read_page
 from kreplog.core.messages import EARLIEST, LATEST
@@ -67,30 +66,13 @@ def record_field(clients: ThreadClients, parameters: Parameters) -> bytes | None
 # Groups
 
 
-def groups(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
-    return {"groups": [each._asdict() for each in list_groups(clients.connections, deadline())]}
-
-
 def group(clients: ThreadClients, parameters: Parameters, times: LagTimes, history: LagHistory) -> dict[str, Any]:
-    """As read_group, with `lag_ms` of each partition, how old the next record is that the group has to read, None where
-    that is not known, and of the group, that of the oldest; and where `history` is requested, the last lags."""
+    """As read_group, with lags in time; and where `history` is requested, the last lags."""
     name = parameters.get("group", "")
     facts = read_group(clients.connections, name, deadline)
     if facts is None:
         raise UsageError(f"there is no group {name!r} with members or offsets now")
-    rows = {TopicPartition(row["topic"], row["partition"]): row for row in facts["offsets"]}
-    leaders = clients.connections.metadata
-    lags_ms = times.read(
-        clients,
-        [
-            Lacking((name, at), leaders.leader_of(at), RecordAt(at, row["offset"]))
-            for at, row in sorted(rows.items(), key=lambda item: -(item[1]["lag"] or 0))
-            if row["lag"] and row["offset"] is not None
-        ],
-    )
-    for at, row in rows.items():
-        row["lag_ms"] = 0 if row["lag"] == 0 else lags_ms.get((name, at))
-    facts["lag_ms"] = max((row["lag_ms"] for row in rows.values() if row["lag_ms"] is not None), default=None)
+    add_lag_times(clients, {name: facts}, times)
     if "history" in parameters:
         facts["history"] = history.add(name, time.time_ns() // 1_000_000, facts["offsets"])
     return facts
@@ -151,7 +133,6 @@ def known_users(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
 
 READS: dict[str, Callable[[ThreadClients, Parameters], dict[str, Any]]] = {
     "records": records,
-    "groups": groups,
     "topic-settings": topic_settings,
     "sizes": sizes,
     "broker-settings": broker_settings,

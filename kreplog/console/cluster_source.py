@@ -17,6 +17,7 @@ from kreplog.console.acts import perform
 from kreplog.console.broker_metrics import BrokerMetrics
 from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
 from kreplog.console.cluster_requests import READS, group, record_field
+from kreplog.console.group_lags import GroupLags
 from kreplog.console.lag_history import LagHistory
 from kreplog.console.lag_times import Lacking, LagTimes
 from kreplog.console.parameters import Parameters
@@ -68,6 +69,7 @@ class ClusterSource:
         self._rates = TopicRates()
         self._log_ends: dict[tuple[TopicPartition, int], int] = {}
         self._replica_times, self._group_times, self._lag_history = LagTimes(), LagTimes(), LagHistory()
+        self._group_lags = GroupLags(self._group_times)
         self._requests = ClientThreads(connect, REQUEST_THREADS, "console-request")
 
     async def snapshot(self) -> ClusterSnapshot:
@@ -166,7 +168,7 @@ class ClusterSource:
                 replica["lag_ms"] = 0 if replica["lag"] == 0 else known
 
     async def read(self, name: str, parameters: Parameters) -> dict[str, Any]:
-        """The metrics, the rates of topics, a group, or the result of READS[name]. Raises UsageError for another name,
+        """The metrics, the rates of topics, groups, or the result of READS[name]. Raises UsageError for another name,
         and as the function."""
         if name == "metrics":
             return await self._metrics.read()
@@ -179,6 +181,10 @@ class ClusterSource:
             return await self._requests.run(
                 lambda clients: group(clients, parameters, self._group_times, self._lag_history)
             )
+        if name == "groups":
+            return await self._requests.run(lambda clients: self._group_lags.summary(clients, parameters))
+        if name == "group-facts":
+            return await self._requests.run(lambda clients: self._group_lags.facts(clients, parameters))
         function = READS.get(name)
         if function is None:
             raise UsageError(f"a cluster has no {name!r} to show")

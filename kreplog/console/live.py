@@ -8,8 +8,9 @@ A page has one websocket. It sends what it looks at,
 and receives messages with any of `run` (in the first: a random id of the Watch, which numbers its events from 0),
 `error` (why the source cannot be read, "" once it can), `overview`, `events` (oldest first, a burst in several),
 `rows` (partitions of the topic that changed since they were sent: number, leader, epoch, replicas, ISR), `gone`
-(numbers of those that are no more) and `replicas` (of the visible partitions, with their offsets). One without any of
-these comes every ALIVE_S where nothing else does: the page calls what it shows old where none comes.
+(numbers of those that are no more), `out_of_sync` (of the topic, as OutOfSync.brokers) and `replicas` (of the visible
+partitions, with their offsets). One without any of these comes every ALIVE_S where nothing else does: the page calls
+what it shows old where none comes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from typing import Any, Protocol
 
 from aiohttp import WSMsgType, web
 
-from kreplog.console.snapshot import ClusterSnapshot, PartitionRow, differences
+from kreplog.console.cluster_changes import differences
+from kreplog.console.out_of_sync import OutOfSync
+from kreplog.console.snapshot import ClusterSnapshot, PartitionRow
 from kreplog.console.timeline import Timeline
 from kreplog.errors import KreplogError
 
@@ -72,6 +75,7 @@ class Watch:
         self.writable = writable
         self.run_id = secrets.token_hex(8)
         self.timeline = Timeline()
+        self._out_of_sync = OutOfSync()
         self.snapshot = ClusterSnapshot()
         self.overview: dict[str, Any] = {}
         self.error = ""
@@ -103,13 +107,24 @@ class Watch:
         if self.version and self.overview:
             self.timeline.add(now_ms, differences(self.snapshot, snapshot))
         if error != self.error:
-            self.timeline.add(now_ms, [{"kind": "unreachable", "error": error} if error else {"kind": "reachable"}])
+            text = f"cannot be read: {error}" if error else "can be read again"
+            self.timeline.add(now_ms, [{"kind": "unreachable" if error else "reachable", "text": text}])
         if not error:
-            self.overview = {"views": self.source.views, "writable": self.writable, **snapshot.overview()}
+            self._out_of_sync.update(now_ms, snapshot)
+            self.overview = {
+                "views": self.source.views,
+                "writable": self.writable,
+                **snapshot.overview(),
+                "out_of_sync": self._out_of_sync.brokers(),
+            }
         self.snapshot, self.error = snapshot, error
         async with self._changed:
             self.version += 1
             self._changed.notify_all()
+
+    def out_of_sync(self, topic: str) -> list[dict[str, Any]]:
+        """As OutOfSync.brokers."""
+        return self._out_of_sync.brokers(topic)
 
     async def wait(self, version: int, timeout_s: float) -> None:
         """Until there is a newer version, or the time has passed."""
@@ -133,6 +148,7 @@ class Viewer:
         self._topic: str | None = None
         self._visible: list[int] = []
         self._rows: dict[int, PartitionRow] = {}
+        self._out_of_sync: list[dict[str, Any]] = []
         self._looks = asyncio.Event()
 
     def look_at(self, request: Any) -> None:
@@ -147,6 +163,7 @@ class Viewer:
             event = max(0, self._watch.timeline.end - PAGE_EVENTS)
         if topic != self._topic:
             self._rows = {}
+            self._out_of_sync = []
         self._topic, self._visible, self._event = topic, numbers, event
         self._version = -1
         self._looks.set()
@@ -191,6 +208,9 @@ class Viewer:
         if changed or gone or not self._rows:
             message |= {"topic": self._topic, "rows": changed, "gone": gone, "exists": topic is not None}
         self._rows = rows
+        if self._out_of_sync != (found := watch.out_of_sync(self._topic)):
+            self._out_of_sync = found
+            message |= {"topic": self._topic, "out_of_sync": found}
         return message
 
     async def _replicas(self) -> dict[str, Any]:

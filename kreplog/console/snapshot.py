@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kreplog.types import NO_EPOCH, NO_LEADER, counted
+from kreplog.types import NO_LEADER, counted
 
 
 class PartitionRow(NamedTuple):
@@ -66,11 +65,6 @@ class ClusterSnapshot:
             found.append("there is no controller")
         return [*found, *self.degraded]
 
-    def out_of_sync(self) -> dict[int, int]:
-        """Number of partitions that have a replica on a broker out of sync, by its id."""
-        rows = (row for topic in self.topics.values() for row in topic.partitions.values())
-        return dict(sorted(Counter(broker for row in rows for broker in {*row.replicas} - {*row.isr}).items()))
-
     def health(self) -> str:
         """The health of the cluster in one sentence."""
         if problems := self.problems():
@@ -89,7 +83,6 @@ class ClusterSnapshot:
             "controller_epoch": self.controller_epoch,
             "health": self.health(),
             "problems": self.problems(),
-            "out_of_sync": self.out_of_sync(),
             "brokers": [
                 {**row._asdict(), "id": broker, "state": "no response" if broker in self.silent else "live"}
                 for broker, row in sorted(self.brokers.items())
@@ -107,58 +100,3 @@ class ClusterSnapshot:
                 for name, topic in sorted(self.topics.items())
             ],
         }
-
-
-def differences(before: ClusterSnapshot, after: ClusterSnapshot) -> list[dict[str, Any]]:
-    """Events that lead from one snapshot to the next: elections, ISR changes, brokers and topics that come and go.
-
-    Each has a `kind`, and `topic` and `partition` where it is about one."""
-    gone, live = before.brokers.keys() - after.brokers.keys(), after.brokers.keys() - before.brokers.keys()
-    found: list[dict[str, Any]] = [{"kind": "broker gone", "broker": broker} for broker in sorted(gone)]
-    found += [{"kind": "broker live", "broker": broker} for broker in sorted(live)]
-    silent = before.silent & after.brokers.keys()
-    found += [{"kind": "broker silent", "broker": broker} for broker in sorted(after.silent - silent)]
-    found += [{"kind": "broker responds", "broker": broker} for broker in sorted(silent - after.silent)]
-    if after.controller != before.controller:
-        found.append(
-            {
-                "kind": "controller",
-                "from": before.controller,
-                "to": after.controller,
-                "epoch": after.controller_epoch,
-            }
-        )
-    for name in sorted(before.topics.keys() | after.topics.keys()):
-        old, new = before.topics.get(name), after.topics.get(name)
-        if old is None or new is None:
-            found.append({"kind": "topic created" if old is None else "topic deleted", "topic": name})
-        elif old.partitions != new.partitions:
-            found += _partition_events(name, old.partitions, new.partitions)
-    return found
-
-
-def _partition_events(
-    topic: str, before: Mapping[int, PartitionRow], after: Mapping[int, PartitionRow]
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for number, new in after.items():
-        old = before.get(number)
-        at = {"topic": topic, "partition": number}
-        if old is None:
-            found.append({"kind": "partition added", **at})
-        elif old != new:
-            if (old.leader, old.leader_epoch) != (new.leader, new.leader_epoch):
-                epoch = None if new.leader_epoch == NO_EPOCH else new.leader_epoch
-                found.append({"kind": "leader", **at, "from": old.leader, "to": new.leader, "epoch": epoch})
-            if set(old.isr) != set(new.isr):
-                kind = _isr_change(set(old.isr), set(new.isr))
-                found.append({"kind": kind, **at, "from": list(old.isr), "to": list(new.isr)})
-            if old.replicas != new.replicas:
-                found.append({"kind": "replicas", **at, "from": list(old.replicas), "to": list(new.replicas)})
-    return found
-
-
-def _isr_change(before: set[int], after: set[int]) -> str:
-    if after < before:
-        return "ISR shrinks"
-    return "ISR grows" if before < after else "ISR changes"

@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
@@ -17,11 +17,11 @@ from rich.live import Live
 
 from kreplog.console.live import Source, Watch
 from kreplog.console.terminal_frame import (
-    GROUPS,
-    LISTS,
+    OPENED,
     TOPICS,
     Facts,
     Selection,
+    following,
     frame,
     listing,
     selected_index,
@@ -34,12 +34,13 @@ DRAW_S = 1.0
 MIN_DRAW_S = 0.1
 READ_S = 2.0
 SHARE = 0.5
-"""The most of the time that reads of groups take: of many, each is read less often."""
+"""The most of the time that a read takes."""
 
 ESCAPE_S = 0.1
 """After an escape, how long the rest of a sequence of bytes may take."""
 
 PAGE = 10
+MAX_FILTER = 100
 
 
 class TerminalView:
@@ -63,8 +64,7 @@ class TerminalView:
         """Print one frame with all rows; returns why the source cannot be read, "" where it can. interval_s: over which
         rates are measured."""
         await self._watch.look()
-        reads = (self._read_figures, self._read_rates, self._read_groups)
-        await asyncio.gather(*(read() for read in reads))
+        await asyncio.gather(self._read_figures(), self._read_rates(), self._read_groups({"all": ""}))
         await asyncio.sleep(interval_s)  # a rate is of two moments
         await asyncio.gather(self._read_figures(), self._read_rates())
         self._take_watch()
@@ -119,6 +119,9 @@ class TerminalView:
         facts.overview, facts.error = watch.overview, watch.error
         opened = watch.snapshot.topics.get(self.selection.opened or "") if self.selection.of == TOPICS else None
         facts.partitions = {} if opened is None else opened.partitions
+        lines = [] if opened is None else watch.out_of_sync(self.selection.opened or "")
+        facts.out_of_sync = [each["text"] for each in lines]
+        facts.events = watch.timeline.before(watch.timeline.end)[::-1]
         facts.note = "" if facts.error else "; ".join(dict.fromkeys(filter(None, self._notes.values())))
 
     async def _repeat(self, read: Callable[[], Awaitable[None]], wake: asyncio.Event | None = None) -> None:
@@ -155,17 +158,9 @@ class TerminalView:
         with self._noting("rates"):
             self.facts.rates = (await self._source.read("topic-rates", {}))["topics"]
 
-    async def _read_groups(self) -> None:
+    async def _read_groups(self, parameters: Mapping[str, str] | None = None) -> None:
         with self._noting("groups"):
-            names = [group["group"] for group in (await self._source.read("groups", {}))["groups"]]
-            before = self.facts.groups
-            self.facts.groups = {name: before.get(name, {}) for name in names}
-            for name in names:
-                try:
-                    facts = await self._source.read("group", {"group": name})
-                except KreplogError as error:  # one that may not be described, or is gone
-                    facts = {"error": str(error)}
-                self.facts.groups = {**self.facts.groups, name: facts}
+            self.facts.groups = (await self._source.read("group-facts", parameters or {}))["groups"]
 
     async def _read_replicas(self) -> None:
         topic, rows = self.selection.opened, self.facts.partitions
@@ -222,6 +217,16 @@ class TerminalView:
 
     def press(self, key: str) -> None:
         """Carry out a key of Keys."""
+        if self.selection.typing:
+            self._type(key)
+        else:
+            self._navigate(key)
+        self._keys.typing = self.selection.typing
+        self._take_watch()
+        self._opened.set()
+        self._changed.set()
+
+    def _navigate(self, key: str) -> None:
         selection = self.selection
         rows = listing(self.facts, selection).rows
         index = selected_index(rows, selection)
@@ -230,12 +235,25 @@ class TerminalView:
             self._stop.set()
         elif key in steps and rows:
             selection.row = rows[max(0, min(len(rows) - 1, index + steps[key]))].name
-        elif key == "open" and selection.opened is None and rows:
-            self.selection, self.facts.replicas = Selection(selection.of, rows[index].name), {}
-        elif key == "back" and selection.opened is not None:
-            self.selection = Selection(selection.of, None, selection.opened)
+        elif key == "open" and selection.opened is None and selection.of in OPENED and rows:
+            selection.row = rows[index].name
+            self.selection, self.facts.replicas = Selection(selection.of, selection.row, before=selection), {}
+        elif key == "back" and selection.filter:
+            selection.filter = ""
+        elif key == "back" and selection.before is not None:
+            self.selection = selection.before
         elif key == "list":
-            self.selection = Selection(GROUPS if selection.of == TOPICS else LISTS[0])
-        self._take_watch()
-        self._opened.set()
-        self._changed.set()
+            self.selection = Selection(following(selection.of))
+        elif key == "filter":
+            selection.typing = True
+
+    def _type(self, key: str) -> None:
+        selection = self.selection
+        if key == "open":
+            selection.typing = False
+        elif key == "back":
+            selection.typing, selection.filter = False, ""
+        elif key == "erase":
+            selection.filter = selection.filter[:-1]
+        elif len(key) == 1 and len(selection.filter) < MAX_FILTER:
+            selection.filter += key

@@ -12,6 +12,7 @@ keys
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +22,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kreplog.console.cluster_changes import where
 from kreplog.console.snapshot import PartitionRow
 from kreplog.types import NO_LEADER, counted, printable
 
 MAX_HEALTH_LINES = 2
 MIN_ROWS = 3
 """Of the list; on a screen that has no room for them the brokers are left out."""
+
+MAX_LINES, MIN_HEIGHT_OF_LINES = 3, 16
+"""Lines about brokers that are out of sync, below the topics or an open one, and the height of a screen that has no
+room for them."""
 
 MIN_WIDTH = 8
 """Of a text that is cut so that others have room."""
@@ -35,8 +41,10 @@ BROKERS_SHARE = 3
 """Brokers take at most one of so many parts of the height."""
 
 UNKNOWN = "-"
-TOPICS, GROUPS = "topics", "groups"
-LISTS = (TOPICS, GROUPS)
+TOPICS, GROUPS, EVENTS = "topics", "groups", "events"
+LISTS = (TOPICS, GROUPS, EVENTS)
+OPENED = (TOPICS, GROUPS)
+"""Lists whose rows can be opened."""
 
 
 @dataclass(slots=True)
@@ -45,8 +53,8 @@ class Facts:
 
     overview: as ClusterSnapshot.overview. error: why that is old, "" where it is not.
     figures: by broker id, as BrokerMetrics. rates: records a second by topic. groups: facts of a group by its name, as
-    read_group has them, of those that were read. partitions, replicas: of the open topic. note: why a view lacks
-    something."""
+    read_group has them, of those that were read. events: of the time line, the newest first. partitions, replicas: of
+    the open topic; out_of_sync: lines about its brokers. note: why a view lacks something."""
 
     time: str = ""
     overview: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +62,9 @@ class Facts:
     figures: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    events: Sequence[Mapping[str, Any]] = ()
     partitions: Mapping[int, PartitionRow] = field(default_factory=dict)
+    out_of_sync: Sequence[str] = ()
     replicas: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     note: str = ""
 
@@ -62,11 +72,15 @@ class Facts:
 @dataclass(slots=True)
 class Selection:
     """The list that is shown, the topic or group that is open, and the name of the selected row, "" for the first: it
-    stays selected where others pass it by."""
+    stays selected where others pass it by. filter: a text that the rows shown contain, in any case; typing: it is being
+    typed. before: the selection that Esc returns to."""
 
     of: str = TOPICS
     opened: str | None = None
     row: str = ""
+    filter: str = ""
+    typing: bool = False
+    before: Selection | None = None
 
 
 @dataclass(slots=True)
@@ -90,15 +104,23 @@ class Listing:
 def listing(facts: Facts, selection: Selection) -> Listing:
     """The list, or what is open of it: those with problems first, then the busiest or those with most lag."""
     if selection.opened is not None:
-        return _partitions(facts, selection.opened) if selection.of == TOPICS else _offsets(facts, selection.opened)
-    return _topics(facts) if selection.of == TOPICS else _groups(facts)
+        found = _partitions(facts, selection.opened) if selection.of == TOPICS else _offsets(facts, selection.opened)
+    else:
+        found = {TOPICS: _topics, GROUPS: _groups, EVENTS: _events}[selection.of](facts)
+    wanted = selection.filter.casefold()
+    if wanted:
+        found.rows = [row for row in found.rows if any(wanted in cell.casefold() for cell in row.cells)]
+    return found
 
 
 def frame(facts: Facts, selection: Selection, width: int, height: int) -> RenderableType:
     """`height` lines of `width` columns, or fewer."""
     head = _head(facts, width)
     shown = listing(facts, selection)
-    note = [Text(printable(facts.note), "yellow", no_wrap=True, overflow="ellipsis")] if facts.note else []
+    note = [_line(facts.note, "yellow")] if facts.note else []
+    if selection.of == TOPICS and height > MIN_HEIGHT_OF_LINES:
+        about = _out_of_sync(facts)[:MAX_LINES] if selection.opened is None else _about(facts, selection.opened)
+        note = about + note
     room = height - len(head) - len(note) - 2  # two lines: the headings of the list, and the keys
     brokers = _brokers(facts)
     listed = brokers.rows[: max(1, room // BROKERS_SHARE - 2)]
@@ -117,6 +139,8 @@ def frame(facts: Facts, selection: Selection, width: int, height: int) -> Render
 def whole(facts: Facts, width: int) -> RenderableType:
     """All brokers, topics and groups, for output that is no terminal."""
     parts: list[RenderableType] = [*_head(facts, width)]
+    if lines := _out_of_sync(facts):
+        parts += [*lines, Text()]
     for shown in (_brokers(facts), _topics(facts), _groups(facts)):
         if shown.rows:
             parts += [_table(shown, shown.rows, None, width), Text()]
@@ -126,6 +150,11 @@ def whole(facts: Facts, width: int) -> RenderableType:
 def selected_index(rows: Sequence[Row], selection: Selection) -> int:
     """0 where the selected row is gone."""
     return next((index for index, row in enumerate(rows) if row.name == selection.row), 0)
+
+
+def following(of: str) -> str:
+    """The list that Tab shows after this one."""
+    return LISTS[(LISTS.index(of) + 1) % len(LISTS)]
 
 
 def _head(facts: Facts, width: int) -> list[Text]:
@@ -150,9 +179,10 @@ def _head(facts: Facts, width: int) -> list[Text]:
 
 def _brokers(facts: Facts) -> Listing:
     rows = []
+    counts = {each["broker"]: each["partitions"] for each in facts.overview.get("out_of_sync", ())}
     for broker in facts.overview.get("brokers", ()):
         figures = facts.figures.get(broker["id"], {})
-        out_of_sync = facts.overview["out_of_sync"].get(broker["id"], 0)
+        out_of_sync = counts.get(broker["id"], 0)
         cells = (
             str(broker["id"]),
             f"{broker['host']}:{broker['port']}" if broker["host"] else UNKNOWN,
@@ -250,13 +280,51 @@ def _groups(facts: Facts) -> Listing:
                 _count(len(group["members"]) if "members" in group else None),
                 _lag(group.get("known_lag"), group.get("lag_unknown", 0) > 0),
                 _duration(group.get("lag_ms")),
-                group.get("error") or _unknown_lag(group.get("lag_unknown", 0)),
+                group.get("error") or _read_topics(group),
             ),
             "error" in group,
         )
         for name, group in groups
     ]
-    return Listing("groups", ("<group", "<state", "members", "lag", "in time", "<"), rows)
+    return Listing("groups", ("<group", "<state", "members", "lag", "in time", "<reads"), rows)
+
+
+def _out_of_sync(facts: Facts) -> list[Text]:
+    return [_line(each["text"], "red") for each in facts.overview.get("out_of_sync", ())]
+
+
+def _about(facts: Facts, topic: str) -> list[Text]:
+    """Lines about a topic: brokers that are out of sync, and its readers."""
+    return [*(_line(text, "red") for text in facts.out_of_sync[:MAX_LINES]), *map(_line, _readers(facts, topic))]
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(printable(text), style, no_wrap=True, overflow="ellipsis")
+
+
+def _readers(facts: Facts, topic: str) -> list[str]:
+    """A line about the groups that read a topic, those with most lag first; [] for none."""
+    found = []
+    for name, group in facts.groups.items():
+        rows = [each for each in group.get("offsets", ()) if each["topic"] == topic]
+        if rows:
+            lag = sum(each["lag"] or 0 for each in rows)
+            oldest = max((each.get("lag_ms") or 0 for each in rows), default=0)
+            unknown = any(each["lag"] is None for each in rows)
+            found.append((lag, f"{name}, lag {_lag(lag, unknown)}" + (f", {_duration(oldest)}" if oldest else "")))
+    found.sort(key=lambda each: -each[0])
+    return [f"read by {'; '.join(text for _, text in found)}"] if found else []
+
+
+def _events(facts: Facts) -> Listing:
+    rows = [
+        Row(
+            str(event["number"]),
+            (time.strftime("%H:%M:%SZ", time.gmtime(event["time_ms"] / 1000)), event["text"], where(event)),
+        )
+        for event in facts.events
+    ]
+    return Listing("events", ("<time", "<event", "<where"), rows)
 
 
 def _offsets(facts: Facts, group: str) -> Listing:
@@ -314,12 +382,20 @@ def _table(shown: Listing, rows: Sequence[Row], selected: int | None, width: int
 
 
 def _keys(selection: Selection, index: int, rows: int) -> Text:
-    if selection.opened is None:
-        other = GROUPS if selection.of == TOPICS else TOPICS
-        text = f"{selection.of}  up down: select  enter: open  tab: {other}  q: quit"
+    shown = selection.of if selection.opened is None else f"{selection.of.removesuffix('s')} {selection.opened}"
+    keys = ["up down: select"]
+    if selection.typing:
+        keys = ["enter: keep the filter", "esc: drop it"]
+    elif selection.opened is None:
+        if selection.of in OPENED:
+            keys.append("enter: open")
+        keys += [f"tab: {following(selection.of)}", "/: filter", "q: quit"]
     else:
-        text = f"{selection.of.removesuffix('s')} {printable(selection.opened)}  up down: select  esc: back  q: quit"
+        keys += ["esc: back", "/: filter", "q: quit"]
     place = f"{index + 1:,} of {rows:,}  " if rows else "none  "
+    if selection.filter or selection.typing:
+        place += f"/{printable(selection.filter)}{'_' if selection.typing else ''}  "
+    text = "  ".join([printable(shown), *keys])
     return Text(place + text, "bold", no_wrap=True, overflow="ellipsis")
 
 
@@ -330,8 +406,8 @@ def _count(value: int | None) -> str:
 def _behind(replica: Mapping[str, Any]) -> str:
     if not replica["lag"]:
         return ""
-    time = replica.get("lag_ms")
-    return f" by {replica['lag']:,}" + (f", {_duration(time)}" if time else "")
+    lag_ms = replica.get("lag_ms")
+    return f" by {replica['lag']:,}" + (f", {_duration(lag_ms)}" if lag_ms else "")
 
 
 def _duration(ms: int | None) -> str:
@@ -349,8 +425,10 @@ def _lag(known: int | None, at_least: bool) -> str:
     return f"{'>=' if at_least else ''}{_count(known)}"
 
 
-def _unknown_lag(partitions: int) -> str:
-    return f"lag of {counted(partitions, 'partition')} unknown" if partitions else ""
+def _read_topics(group: Mapping[str, Any]) -> str:
+    unknown = group.get("lag_unknown", 0)
+    topics = ", ".join(dict.fromkeys(each["topic"] for each in group.get("offsets", ())))
+    return topics + (f"; lag of {counted(unknown, 'partition')} unknown" if unknown else "")
 
 
 def _rate(value: float | None) -> str:

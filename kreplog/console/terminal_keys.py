@@ -23,15 +23,23 @@ _KEYS = {
     b"\x1b[D": "back",
     b"\x1bOD": "back",
     b"\t": "list",
+    b"/": "filter",
     b"q": "quit",
 }
-_TOKEN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|\x1b(?![\[O])|[^\x1b]", re.DOTALL)
+_TYPING_KEYS = {b"\r": "open", b"\n": "open", b"\x1b": "back", b"\x7f": "erase", b"\x08": "erase"}
+_TOKEN = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|\x1b(?![\[O])"
+    rb"|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}|[^\x1b]",
+    re.DOTALL,
+)
 
 
 class Keys:
-    """The keys in a stream of bytes, of which a sequence may come in parts."""
+    """The keys in a stream of bytes, of which a sequence may come in parts. typing: printable characters are keys
+    themselves, and not those of `_KEYS`."""
 
     def __init__(self) -> None:
+        self.typing = False
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
@@ -40,9 +48,16 @@ class Keys:
         end = 0
         while end < len(data) and data[end:] != b"\x1b" and (token := _TOKEN.match(data, end)):
             end = token.end()
-            if token[0] in _KEYS:
-                yield _KEYS[token[0]]
+            if key := self._key(token[0]):
+                yield key
         self._pending = data[end:]
+
+    def _key(self, token: bytes) -> str:
+        """ "" for none."""
+        if not self.typing:
+            return _KEYS.get(token, "")
+        character = token.decode(errors="ignore")
+        return character if character.isprintable() and len(character) == 1 else _TYPING_KEYS.get(token, "")
 
     @property
     def pending(self) -> bool:

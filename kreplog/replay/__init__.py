@@ -33,7 +33,7 @@ Event; only `at` and `kind` are always there:
     idle        true: polling that changes nothing, and repetitions
     changes     what is different from now on, each of them
 
-    {"broker": 1, "status": "up"}            up, paused, down; with "disk failed" after a comma
+    {"broker": 1, "status": "up"}            up, paused, down; with "disk failed" after a comma; before, unknown
     {"controller": 1}                        in the store; -1 for none
     {"partition": "t-0", "leader": 1, "leader_epoch": 0, "isr": [1, 2], "elr": []}    in the store; leader -1 for none
     {"partition": "t-0", "deleted": true}

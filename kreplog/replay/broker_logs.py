@@ -167,11 +167,11 @@ def _by_number(name: str) -> tuple[str, int]:
 
 class _Events:
     """Makes events of lines. A request that a controller has sent is a message; it has arrived when the broker has
-    applied or refused it. A broker is down from when a controller leaves it out of its metadata. partitions: names to
-    look for in texts."""
+    applied or refused it. A broker is up from its first line, and down from when a controller leaves it out of its
+    metadata; before either nothing is known of it. partitions: names to look for in texts."""
 
     def __init__(self, brokers: Iterable[int], partitions: Iterable[str]) -> None:
-        self._status = dict.fromkeys(brokers, "down")
+        self._status = dict.fromkeys(brokers, "unknown")
         self._partitions = frozenset(partitions)
         self._sent: dict[tuple[Any, ...], deque[RecordedEvent]] = {}
         self._states: dict[str, tuple[Any, ...]] = {}
@@ -181,10 +181,16 @@ class _Events:
             same = list(group)
             found = _REQUEST.fullmatch(same[0].facts["message"])
             if found is not None and same[0].file == FILES[0]:
-                yield self._request(found[1], found[2], same)
+                yield self._with_first_status(self._request(found[1], found[2], same))
             else:
                 for line in same:
-                    yield self._event(line)
+                    yield self._with_first_status(self._event(line))
+
+    def _with_first_status(self, event: RecordedEvent) -> RecordedEvent:
+        """The event, with the change that its broker is up if nothing was known of it: a broker that logs runs."""
+        if self._status.get(event.broker) == "unknown":
+            event.changes = self._now(event.broker, "up") + event.changes
+        return event
 
     def _request(self, name: str, outcome: str, lines: Sequence[Line]) -> RecordedEvent:
         line = lines[0]

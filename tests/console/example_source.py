@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
@@ -28,7 +29,7 @@ def _bytes(text: str) -> dict[str, Any]:
 
 
 class ExampleSource(FakeSource):
-    """Broker 1 runs again and catches up; a group is behind where it led."""
+    """Broker 1 has left the ISRs since the first look; a group is behind where it led."""
 
     views = ("cluster", "records", "groups", "settings")  # type: ignore[assignment]  # more of them than FakeSource has
 
@@ -47,7 +48,10 @@ class ExampleSource(FakeSource):
             controller_epoch=7,
         )
         self.answers = {
-            "groups": {"groups": [self._overview("billing", "Stable"), self._overview("reports", "Empty")]},
+            "groups": {
+                "groups": [self._overview("billing", "Stable"), self._overview("reports", "Empty")],
+                "unread": 0,
+            },
             "group": self._group(),
             "records": self._records(),
             "state-changes": self._state_changes(),
@@ -72,6 +76,15 @@ class ExampleSource(FakeSource):
             },
         }
         self._reads = 0
+        self._looked = False
+
+    async def snapshot(self) -> ClusterSnapshot:
+        now = await super().snapshot()
+        if self._looked:
+            return now
+        self._looked = True
+        in_sync = {number: row._replace(isr=row.replicas) for number, row in _ORDERS.items()}
+        return replace(now, topics={**now.topics, "orders": TopicSnapshot(False, in_sync)}, degraded=())
 
     async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
         return {
@@ -117,8 +130,11 @@ class ExampleSource(FakeSource):
         }
 
     @staticmethod
-    def _overview(group: str, state: str) -> dict[str, str]:
-        return {"group": group, "state": state, "type": "classic", "protocol_type": "consumer"}
+    def _overview(group: str, state: str) -> dict[str, Any]:
+        lags = {"partitions": 4, "lag": 1_842, "lag_unknown": 1, "lag_ms": 94_000, "error": ""}
+        members = 2 if state == "Stable" else 0
+        names = {"group": group, "state": state, "type": "classic", "protocol_type": "consumer"}
+        return {**names, "members": members, **lags}
 
     @staticmethod
     def _group() -> dict[str, Any]:

@@ -305,7 +305,8 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
     source, name = FakeSource(), HOSTILE[0]
     member = {"member_id": name, "instance_id": name, "client_id": name, "host": name, "partitions": [name]}
     offset = {"topic": name, "partition": 0, "offset": 1, "log_end_offset": 3, "lag": 2, "member_id": name}
-    overview = {"group": name, "state": name, "type": name, "protocol_type": name}
+    overview = {"group": name, "state": name, "type": name, "protocol_type": name, "members": 1, "error": name}
+    overview |= {"lag": 2, "lag_unknown": 1, "lag_ms": 62_000}
     history = {"times_ms": [1000, 2000], "lags": {"all": [None, 2], name: [3, 2]}}
     facts = {
         "state": name,
@@ -319,7 +320,7 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
         "history": history,
     }
     source.answers = {
-        "groups": {"groups": [overview]},
+        "groups": {"groups": [overview], "unread": 3},
         "group": {**facts, "members": [member], "offsets": [offset]},
         "topic-settings": {"settings": [{"name": name, "value": name, "source": name}]},
         "users": {"users": [{"user": name, "mechanisms": {name: 1}}]},
@@ -329,11 +330,68 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
         for path in ("groups", f"groups/{name}", "settings/topic/t", "settings/users", "settings/acls"):
             visit.page.goto(f"{visit.console.origin}/#/{quote(path)}")
             sees(visit.page, name, "td")
+            if path == "groups":
+                sees(visit.page, "3 groups have not been read yet")
+                sees(visit.page, "≥ 2", "td")
             if path.startswith("groups/"):
                 sees(visit.page, "lag at least 2, 1 partition unknown, the oldest record of it 1 min 2 s old")
                 sees(visit.page, f"up to 3; all: 2, {name}: 2", "figure")
                 assert visit.page.locator("path").first.get_attribute("d") == "M260.0 20.7"  # a gap, then one point
             assert visit.page.locator("img, body script").count() == 0
+
+
+def test_who_reads_a_topic_and_who_is_out_of_sync(browser: Browser) -> None:
+    source, name = FakeSource(), HOSTILE[0]
+    source.views = ("cluster", "records", "groups")  # type: ignore[assignment]  # one more than it has else
+    source.now = replace(source.now, topics={name: topic(PartitionRow(0, 1, (0, 1), (0,)))})
+    with visiting(browser, source, screen={"viewport": {"width": 360, "height": 640}}) as visit:
+        page, other = visit.page, visit.tab(f"/#/topic/{quote(name)}")
+        sees(page, "broker 1 is out of sync in 1 partition since before ", ".problems")
+        sees(other, "broker 1 is out of sync in 1 partition since before ", ".problems")
+        source.answers["groups"] = {"groups": [], "unread": 0}
+        sees(other, "No consumer group has offsets in this topic")
+        row = {"group": name, "state": name, "type": name, "protocol_type": name, "members": 2, "error": ""}
+        rows = [
+            {**row, "group": "up to date", "lag": 0, "lag_unknown": 0, "lag_ms": 0},
+            {**row, "lag": 1234, "lag_unknown": 0, "lag_ms": 62_000},
+        ]
+        source.answers["groups"] = {"groups": rows, "unread": 0}
+        readers = other.locator("section", has=other.get_by_role("heading", name="Read by"))
+        first = readers.locator("tbody tr").first
+        sees(other, "1,234", "td")
+        sees(other, "1 min 2 s", "td")
+        assert first.get_by_role("link").text_content() == name
+        assert ("groups", {"topic": name}) in source.read_names
+        other.reload()
+        sees(other, "1,234", "td")
+        assert other.evaluate("document.documentElement.scrollWidth") <= 360
+        first.get_by_role("link").click()
+        assert other.locator("h1").text_content() == name
+        source.now = replace(source.now, topics={name: topic(PartitionRow(0, 1, (0, 1), (0, 1)))})
+        page.locator(".problems").wait_for(state="hidden")
+        sees(page, "ISR grows: broker 1 joins", ".events")
+        assert page.locator(".events").get_by_role("link", name=name, exact=True).count() == 1
+        assert page.locator("img, body script").count() + other.locator("img, body script").count() == 0
+
+
+def test_a_failover_of_many_partitions_is_a_few_lines(browser: Browser) -> None:
+    source = FakeSource()
+    rows = {number: PartitionRow(number % 2, 1, (0, 1), (0, 1)) for number in range(100)}
+    names = [f"topic-{number}" for number in range(10)]
+    source.now = replace(source.now, topics={name: TopicSnapshot(False, rows) for name in names})
+    with visiting(browser, source) as visit:
+        sees(visit.page, "1,000 partitions, every replica in sync")
+        other = visit.tab("/#/topic/topic-7")
+        sees(other, "100 partitions, 0 degraded")
+        failed = {number: PartitionRow(0, 1 + number % 2, (0, 1), (0,)) for number in rows}
+        source.now = replace(source.now, topics={name: TopicSnapshot(False, failed) for name in names})
+        sees(visit.page, "leader 1 → 0, epoch 2: topic-0 1, 3, 5, ", ".events")
+        sees(visit.page, "; and 4 more topics", ".events")
+        sees(visit.page, "ISR shrinks: broker 1 leaves: topic-0 0-99; topic-1 0-99", ".events")
+        assert visit.page.locator(".events li").count() == 2
+        sees(other, "leader 1 → 0, epoch 2: topic-7 1, 3, 5, ", ".events")
+        sees(other, "… (50 partitions)", ".events")
+        assert other.locator(".events a").count() == 2  # those of other topics are not named
 
 
 def test_a_console_that_hangs(browser: Browser) -> None:

@@ -262,6 +262,18 @@ def lag_of(console: Console, group: str) -> int:
     return int(lag)
 
 
+def group_row(console: Console, group: str, **parameters: str) -> Any:
+    """What the list of groups has of it, once its lag in time has been read: groups and records are, by and by."""
+    until = time.monotonic() + WITHIN_S
+    while True:
+        listed = get(console, "groups", **parameters)
+        found = {row["group"]: row for row in listed["groups"]}
+        if not listed["unread"] and group in found and found[group]["lag_ms"]:
+            return {name: value for name, value in found[group].items() if name != "lag_ms"}
+        assert time.monotonic() < until, listed
+        time.sleep(0.2)
+
+
 def test_groups_and_their_reset(cluster: LocalCluster, console: Console) -> None:
     with pytest.raises(SystemExit):
         main(
@@ -277,10 +289,14 @@ def test_groups_and_their_reset(cluster: LocalCluster, console: Console) -> None
                 str(cluster.directory),
             ]
         )
-    assert "g" in [group["group"] for group in get(console, "groups")["groups"]]
     assert get(console, "group", group="g")["state"] == "Empty"
     before = lag_of(console, "g")
     assert before > 0
+    row = group_row(console, "g", topic="events")
+    assert (row["state"], row["members"], row["lag"], row["error"]) == ("Empty", 0, before, "")
+    assert (row["partitions"], row["lag_unknown"]) == (2, 0)
+    assert group_row(console, "g") == row
+    assert get(console, "groups", topic="other") == {"groups": [], "unread": 0}
     before_ms = time.time_ns() // 1_000_000
     facts = get(console, "group", group="g", history="")
     ages = {row["partition"]: row["lag_ms"] for row in facts["offsets"]}

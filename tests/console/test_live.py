@@ -78,14 +78,17 @@ def test_changes_arrive_alone() -> None:
             message = await received(socket, "rows")
             assert message["rows"] == [[1, 1, 4, [0, 1], [1]]]
             assert [{**event, "time_ms": 0} for event in message["events"]] == [
-                {"number": 0, "time_ms": 0, "kind": "topic deleted", "topic": "gone"},
-                {"number": 1, "time_ms": 0, "kind": "leader", "topic": "t", "partition": 1}
-                | {"from": 0, "to": 1, "epoch": 4},
-                {"number": 2, "time_ms": 0, "kind": "ISR shrinks", "topic": "t", "partition": 1}
-                | {"from": [0, 1], "to": [1]},
+                {"number": 0, "time_ms": 0, "kind": "topic deleted", "text": "topic deleted", "topic": "gone"},
+                {"number": 1, "time_ms": 0, "kind": "leader", "text": "leader 0 → 1, epoch 4"}
+                | {"partitions": {"t": [1]}},
+                {"number": 2, "time_ms": 0, "kind": "ISR shrinks", "text": "ISR shrinks: broker 0 leaves"}
+                | {"partitions": {"t": [1]}},
             ]
+            (row,) = message["out_of_sync"]
+            assert row["text"].startswith("broker 0 is out of sync in 1 partition since ")
             source.now = replace(source.now, topics={"t": topic(LED)})
-            assert (await received(socket, "gone"))["gone"] == [1]
+            message = await received(socket, "gone")
+            assert (message["gone"], message["out_of_sync"]) == ([1], [])
 
     with serving(source) as console:
         asyncio.run(run(console))
@@ -183,22 +186,23 @@ def test_earlier_events_are_fetched_by_number() -> None:
     with serving(source) as console:
         asyncio.run(run(console))
         events = console.request("/api/events?before=2").json["events"]
-        assert [(event["number"], event["to"]) for event in events] == [(0, 5), (1, 6)]
+        texts = [(event["number"], event["text"]) for event in events]
+        assert texts == [(0, "controller 0 → 5"), (1, "controller 5 → 6")]
         assert console.request("/api/events?before=2&topic=t").json["events"] == events  # those of brokers are of all
         assert console.request("/api/events?before=x").status == 400
 
 
 def test_a_burst_arrives_whole_and_of_this_run_alone() -> None:
     source = FakeSource()
-    source.now = replace(source.now, topics={"t": topic(*[LED] * 2 * MAX_SENT)})
+    many = range(MAX_SENT)
+    source.now = replace(source.now, topics={f"t{number}": topic(LED) for number in many})
 
     async def run(console: Console) -> None:
         async with page(console) as socket:
             await look_at(socket, None, [])
             first = await received(socket, "run")
-            behind = PartitionRow(0, 3, (0, 1), (0,))
             source.now = replace(
-                source.now, brokers={0: source.now.brokers[0]}, topics={"t": topic(*[behind] * 2 * MAX_SENT)}
+                source.now, brokers={0: source.now.brokers[0]}, topics={f"u{number}": topic(LED) for number in many}
             )
             numbers: list[int] = []
             kinds = set()
@@ -207,7 +211,7 @@ def test_a_burst_arrives_whole_and_of_this_run_alone() -> None:
                 assert len(found) <= MAX_SENT
                 numbers += [event["number"] for event in found]
                 kinds |= {event["kind"] for event in found}
-            assert numbers == list(range(len(numbers))) and {"broker gone", "ISR shrinks"} <= kinds
+            assert numbers == list(range(len(numbers))) and {"broker gone", "topic created", "topic deleted"} <= kinds
             await look_at(socket, None, [], events=5, run=first["run"])
             assert (await received(socket, "events"))["events"][0]["number"] == 5
         async with page(console) as socket:

@@ -89,7 +89,7 @@ def test_what_is_denied_is_named(console: Console) -> None:
     }
     for name, text in denied.items():
         assert "authorization" in text.lower(), (name, text)
-    assert get("groups") == {"groups": []}  # those that it may describe
+    assert get("groups") == {"groups": [], "unread": 0}  # those that it may describe
     assert "authorization" in get("group", group="g")["error"].lower()
     assert denied["records"].endswith("no ACL allows it to this principal")
     assert "authorization" in act("create-topic", "other", topic="other")["error"].lower()

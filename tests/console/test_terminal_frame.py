@@ -57,6 +57,7 @@ REPLICAS = [
         "lag_ms": 9_400,
     },
 ]
+OUT_OF_SYNC = "broker 2 is out of sync in 1 partition since 12:03:05: it is not running"
 EXPECTED_TOPICS = """\
 kreplog top  12:03:07Z  controller 1 of epoch 5
 Degraded: broker 2 is not running; 1 partition is under-replicated: behind-1
@@ -70,29 +71,36 @@ id address        state        in/s out/s produce   pause  cpu out of sync
 >  behind           2          0                 1          -      -
    busy             1          0                 0      1,234  1,200
    idle             1          0                 0          0    >=0
-1 of 3  topics  up down: select  enter: open  tab: groups  q: quit"""
+broker 2 is out of sync in 1 partition since 12:03:05: it is not running
+1 of 3  topics  up down: select  enter: open  tab: groups  /: filter  q: quit"""
 EXPECTED_PARTITIONS = """\
    partition  leader  epoch  replicas  ISR  start  HW  log end  behind
 >          1       0      7  0,2       0        0  90      100  2 lagging by 40, 9 s
            0       0      3  0,1       0,1      -   -        -
-1 of 2  topic behind  up down: select  esc: back  q: quit"""
+1 of 2  topic behind  up down: select  esc: back  /: filter  q: quit"""
 EXPECTED_OFFSETS = """\
    topic  partition  offset  log end    lag  in time  member
 >  busy           0     800    2,000  1,200  1.0 min  m-1
    idle           0       -        4      -        -
-1 of 2  group readers  up down: select  esc: back  q: quit"""
+1 of 2  group readers  up down: select  esc: back  /: filter  q: quit"""
+EXPECTED_EVENTS = """\
+   time       event                         where
+>  12:03:07Z  ISR shrinks: broker 2 leaves  busy 0-2, 7
+   12:03:06Z  broker 2 does not respond
+   12:03:05Z  topic created                 a\\x1b
+1 of 3  events  up down: select  tab: topics  /: filter  q: quit"""
 EXPECTED_GROUPS = """\
-   group    state   members      lag  in time
->  readers  Stable        2  >=1,200  1.0 min  lag of 1 partition unknown
+   group    state   members      lag  in time  reads
+>  readers  Stable        2  >=1,200  1.0 min  busy, idle; lag of 1 partition unknown
    denied   -             -        -        -  no ACL allows it
-1 of 2  groups  up down: select  enter: open  tab: topics  q: quit"""
+1 of 2  groups  up down: select  enter: open  tab: events  /: filter  q: quit"""
 
 
 def facts() -> Facts:
     figures = {"bytes_in_per_s": 2_500_000.0, "bytes_out_per_s": 12.0, "produce_mean_s": 0.0015, "cpu_share": 0.254}
     return Facts(
         time="12:03:07Z",
-        overview=SNAPSHOT.overview(),
+        overview={**SNAPSHOT.overview(), "out_of_sync": [{"broker": 2, "partitions": 1, "text": OUT_OF_SYNC}]},
         figures={0: {**figures, "longest_pause_s": 0.02}, 1: {"error": "it does not respond"}},
         rates={"busy": 1234.4, "idle": 0.0},
         groups={"readers": GROUP, "denied": {"error": "no ACL allows it"}},
@@ -115,6 +123,42 @@ def test_an_open_topic_and_an_open_group() -> None:
     assert text(frame(known, Selection("topics", "behind"), 100, 12), 100).split("\n\n", 2)[2] == EXPECTED_PARTITIONS
     assert text(frame(known, Selection("groups", "readers"), 100, 12), 100).split("\n\n", 2)[2] == EXPECTED_OFFSETS
     assert text(frame(known, Selection("groups"), 100, 12), 100).split("\n\n", 2)[2] == EXPECTED_GROUPS
+
+
+def test_below_an_open_topic_who_is_out_of_sync_and_who_reads_it() -> None:
+    row = SNAPSHOT.topics["busy"].partitions
+    known = replace(facts(), partitions=row, out_of_sync=["broker 2 is behind\x1b"])
+    known.groups = {"late\x1b": {"offsets": [{**GROUP["offsets"][0], "lag": 5000}]}, "readers": GROUP}
+    lines = text(frame(known, Selection("topics", "busy"), 100, 24), 100).splitlines()
+    assert lines[-3:-1] == [
+        "broker 2 is behind\\x1b",
+        "read by late\\x1b, lag 5,000, 1.0 min; readers, lag 1,200, 1.0 min",
+    ]
+    assert "behind" not in text(frame(known, Selection("topics", "busy"), 100, 12), 100).splitlines()[-2]  # no room
+
+
+def test_the_time_line_and_filters() -> None:
+    events = [
+        {
+            "number": 8,
+            "time_ms": 43_387_000,
+            "text": "ISR shrinks: broker 2 leaves",
+            "partitions": {"busy": [0, 1, 2, 7]},
+        },
+        {"number": 7, "time_ms": 43_386_000, "text": "broker 2 does not respond"},
+        {"number": 6, "time_ms": 43_385_000, "text": "topic created", "topic": "a\x1b"},
+    ]
+    known = replace(facts(), events=events)
+    assert text(frame(known, Selection("events"), 100, 14), 100).split("\n\n", 2)[2] == EXPECTED_EVENTS
+    found = text(frame(known, Selection("events", filter="RESPOND", typing=True), 100, 14), 100).split("\n\n", 2)[2]
+    assert found.splitlines()[1:] == [
+        ">  12:03:06Z  broker 2 does not respond",
+        "1 of 1  /RESPOND_  events  enter: keep the filter  esc: drop it",
+    ]
+    groups = text(frame(known, Selection("groups", filter="idle"), 100, 14), 100)  # by a topic that it reads
+    assert ">  readers" in groups and "denied" not in groups
+    none = text(frame(known, Selection("topics", filter="nowhere"), 100, 14), 100).splitlines()
+    assert none[-1].startswith("none  /nowhere  topics")
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60), (20, 8)])
@@ -169,6 +213,15 @@ def test_keys_in_parts(parts: tuple[bytes, ...], expected: list[str]) -> None:
     keys = Keys()
     assert [key for part in parts for key in keys.feed(part)] == expected
     assert list(keys.flush()) == []
+
+
+def test_keys_that_are_typed() -> None:
+    keys = Keys()
+    assert list(keys.feed(b"/")) == ["filter"]
+    keys.typing = True
+    assert list(keys.feed("q/k ü\x1b[A\x7f\t\x01\xc3\r".encode("latin-1"))) == ["q", "/", "k", " ", "erase", "open"]
+    assert list(keys.feed("ü→".encode())) == ["ü", "→"]
+    assert list(keys.feed(b"\x1b")) == [] and list(keys.flush()) == ["back"]
 
 
 def test_an_escape_by_itself_is_a_key_once_nothing_follows() -> None:

@@ -86,9 +86,10 @@ def test_a_request_is_a_message_that_arrives_where_it_is_applied(tmp_path: Path,
     assert sent.partitions == ("t-0",) and sent.text == "t-0 leader 2, epoch 0, isr 1 2"
     assert applied.text == "LeaderAndIsr applied: t-0 leader 2, epoch 0, isr 1 2"
     assert stop.until < 0, "no line says that it was applied"
-    assert controller.changes == [{"controller": 1}]
+    assert controller.changes == [{"broker": 1, "status": "up"}, {"controller": 1}]
     assert sent.changes == [{"partition": "t-0", "leader": 2, "leader_epoch": 0, "isr": [1, 2], "elr": []}]
-    assert applied.changes == [{"broker": 2, "partition": "t-0", "role": "leader", "leader_epoch": 0}]
+    role = {"broker": 2, "partition": "t-0", "role": "leader", "leader_epoch": 0}
+    assert applied.changes == [{"broker": 2, "status": "up"}, role]
     assert recording.began == "2026-03-04T12:03:07.000+00:00"
     assert (recording.brokers, recording.partitions) == ([1, 2], ["t-0"])
 
@@ -115,7 +116,7 @@ def test_a_refused_request_changes_nothing(tmp_path: Path, wrote: Any) -> None:
     sent, refused = read(tmp_path).events
     assert sent.until == 1000
     assert refused.text == "LeaderAndIsr refused STALE_CONTROLLER_EPOCH: t-0 leader 2, epoch 0, isr 1 2"
-    assert refused.changes == []
+    assert refused.changes == [{"broker": 2, "status": "up"}]
 
 
 def test_brokers_start_fail_and_stop(tmp_path: Path, wrote: Any) -> None:
@@ -140,7 +141,9 @@ def test_a_window_begins_with_the_state_of_that_time(tmp_path: Path, wrote: Any)
     at = {"since": datetime(1900, 1, 1, 12, 3, 12), "until": datetime(2026, 3, 4, 12, 3, 14)}
     recording = read(tmp_path, **at)
     assert [event.at for event in recording.events] == [0, 1_000_000, 2_000_000]
-    assert [change["leader_epoch"] for change in recording.events[0].changes] == list(range(6))
+    first, *states = recording.events[0].changes
+    assert first == {"broker": 1, "status": "up"}
+    assert [change["leader_epoch"] for change in states] == list(range(6))
     assert recording.about == "From 2026-03-04 12:03:12 to 12:03:14 UTC."
     with pytest.raises(UsageError, match=r"no log line from 12:05:00\.\d+ to 12:03:26\.\d+ UTC"):
         read(tmp_path, since=datetime(1900, 1, 1, 12, 5))

@@ -381,7 +381,7 @@ def test_arrows_and_columns_are_drawn(opened: Opened, tmp_path: Path) -> None:
             opened.requests.clear()
             page.reload()
         counts.append(pixels(page))
-    assert page.locator("#columns span").all_text_contents() == ["clients", "b1\n", "b2\ndown"]
+    assert page.locator("#columns span").all_text_contents() == ["clients", "b1\n", "b2\nunknown"]
     assert 0 < counts[0] < counts[1] < counts[2] < counts[3]
 
 

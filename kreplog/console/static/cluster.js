@@ -29,10 +29,9 @@ export function clusterView(main) {
       charts = brokerCharts();
       figures.append(charts.element);
     }
-    health.hidden = overview.problems.length === 0;
+    health.hidden = overview.problems.length + overview.out_of_sync.length === 0;
     health.replaceChildren(...overview.problems.map((problem) => el("li", {}, problem)),
-      ...Object.entries(overview.out_of_sync).map(([broker, partitions]) =>
-        el("li", {}, `broker ${broker} is out of sync in ${number(partitions)} partitions`)));
+      ...overview.out_of_sync.map((each) => el("li", {}, each.text)));
     if (!changes.children.length) {
       changes.append(act("create-topic", "Create a topic", [["topic", "name", ""], ["partitions", "partitions", "1"], ["replication_factor", "replicas", "1"]]));
     }

@@ -1,9 +1,11 @@
 // The time line: elections, ISR changes, brokers that come and go, newest first.
 
-import { clock, el, link } from "./dom.js";
+import { clock, el, link, number } from "./dom.js";
 import { get, state } from "./live.js";
 
 const SHOWN = 2000;
+const TOPICS = 6; // that an event names, and so many ranges of partitions of each
+const RANGES = 12;
 
 export function events(topic) {
   const list = el("ol", { class: "events", tabindex: 0, "aria-label": "Events, newest first" });
@@ -21,19 +23,19 @@ export function events(topic) {
     }
     const newest = state.events.at(-1)?.number ?? -1;
     if (newest === last) return;
-    const fresh = state.events.filter((event) => event.number > last && (!topic || (event.topic ?? topic) === topic));
+    const fresh = state.events.filter((event) => event.number > last && (topic === null || concerns(event, topic)));
     last = newest;
     if (fresh.length) oldest = Math.min(oldest, fresh[0].number);
-    list.prepend(...fresh.reverse().map(item));
+    list.prepend(...fresh.reverse().map((event) => item(event, topic)));
     while (list.children.length > SHOWN) list.lastElementChild.remove();
     earlier.hidden = !Number.isFinite(oldest) || oldest === 0;
   }
 
   async function showEarlier() {
     try {
-      const found = (await get("/api/events", topic ? { before: oldest, topic } : { before: oldest })).events;
+      const found = (await get("/api/events", topic === null ? { before: oldest } : { before: oldest, topic })).events;
       if (found.length) oldest = found[0].number;
-      list.append(...found.reverse().map(item));
+      list.append(...found.reverse().map((event) => item(event, topic)));
       earlier.hidden = found.length === 0;
     } catch (error) {
       earlier.textContent = error.message;
@@ -43,25 +45,28 @@ export function events(topic) {
   return { element: el("section", {}, el("h2", {}, "Time line"), list, earlier), update };
 }
 
-function item(event) {
-  return el("li", {}, el("time", { datetime: new Date(event.time_ms).toISOString() }, clock(event.time_ms)), " ",
-    event.topic === undefined ? null
-      : link(event.partition === undefined ? event.topic : `${event.topic}-${event.partition}`, "topic", event.topic),
-    event.topic === undefined ? null : " ", words(event));
+// Whether it is about this topic, or about brokers.
+function concerns(event, topic) {
+  return event.partitions ? Object.hasOwn(event.partitions, topic) : (event.topic ?? topic) === topic;
 }
 
-function words(event) {
-  const broker = (id) => (id < 0 ? "none" : String(id));
-  switch (event.kind) {
-    case "broker gone": return `broker ${event.broker} is gone`;
-    case "broker live": return `broker ${event.broker} is live`;
-    case "broker silent": return `broker ${event.broker} does not respond`;
-    case "broker responds": return `broker ${event.broker} responds again`;
-    case "controller": return `controller ${broker(event.from)} → ${broker(event.to)}${event.epoch === null ? "" : `, epoch ${event.epoch}`}`;
-    case "leader": return `leader ${broker(event.from)} → ${broker(event.to)}${event.epoch === null ? "" : `, epoch ${event.epoch}`}`;
-    case "unreachable": return `cannot be read: ${event.error}`;
-    case "reachable": return "can be read again";
-    default: return event.from === undefined ? event.kind
-      : `${event.kind}: ${event.from.join(", ") || "none"} → ${event.to.join(", ") || "none"}`;
+// topic: whose view it is, null for that of the cluster.
+function item(event, topic) {
+  const places = Object.entries(event.partitions ?? (event.topic === undefined ? {} : { [event.topic]: [] }))
+    .filter(([name]) => topic === null || name === topic);
+  const links = places.slice(0, TOPICS).flatMap(([name, numbers], index) => [index ? "; " : ": ", link(name, "topic", name), ranges(numbers)]);
+  const more = places.length > TOPICS ? `; and ${number(places.length - TOPICS)} more topics` : "";
+  return el("li", {}, el("time", { datetime: new Date(event.time_ms).toISOString() }, clock(event.time_ms)), " ", event.text, links, more);
+}
+
+// Numbers that ascend, such as 0-3, 7.
+function ranges(numbers) {
+  const found = [];
+  for (const each of numbers) {
+    if (found.at(-1)?.[1] === each - 1) found.at(-1)[1] = each;
+    else found.push([each, each]);
   }
+  const texts = found.slice(0, RANGES).map(([first, last]) => (first === last ? String(first) : `${first}-${last}`));
+  if (found.length > RANGES) texts.push(`… (${number(numbers.length)} partitions)`);
+  return texts.length ? ` ${texts.join(", ")}` : "";
 }

@@ -6,6 +6,7 @@ import { act } from "./acts.js";
 import { chart } from "./chart.js";
 
 const REFRESH_MS = 2000;
+const FIRST_MS = 100; // until it is known what the console shows
 
 export function groupsView(main, [group]) {
   const note = el("p", { role: "status" });
@@ -20,13 +21,15 @@ export function groupsView(main, [group]) {
   async function refresh() {
     try {
       if (group === undefined) {
-        groups = (await get("/api/groups")).groups;
+        const answer = await get("/api/groups");
+        groups = answer.groups;
+        setText(note, unreadText(answer));
         if (!left) render();
       } else {
         const facts = await get("/api/group", { group, history: "" });
         if (!left) showGroup(facts);
+        setText(note, "");
       }
-      setText(note, "");
     } catch (error) {
       setText(note, error.message);
     }
@@ -35,9 +38,7 @@ export function groupsView(main, [group]) {
 
   function render() {
     const wanted = (groups ?? []).filter((each) => each.group.includes(filter.value));
-    found.replaceChildren(wanted.length ? table(["group", "state", "type", "protocol"], wanted.slice(0, 1000).map((each) => row(
-      link(each.group || "(empty name)", "groups", each.group), each.state || "–", each.type || "–", each.protocol_type || "–")))
-      : el("p", {}, groups === null ? "" : "none"));
+    found.replaceChildren(wanted.length ? groupTable(wanted) : el("p", {}, groups === null ? "" : "none"));
   }
 
   function showGroup(facts) {
@@ -69,4 +70,44 @@ export function groupsView(main, [group]) {
 function lagText(facts) {
   if (facts.lag !== null) return number(facts.lag);
   return `at least ${number(facts.known_lag)}, ${number(facts.lag_unknown)} partition${facts.lag_unknown === 1 ? "" : "s"} unknown`;
+}
+
+// Groups of a list, those with most lag first.
+function groupTable(groups) {
+  const sorted = [...groups].sort((a, b) => (b.lag ?? -1) - (a.lag ?? -1));
+  return table(["group", "state", "type", "protocol", "members", "lag", "lag in time", ""], sorted.slice(0, 1000).map((each) => row(
+    link(each.group || "(empty name)", "groups", each.group), each.state || "–", each.type || "–", each.protocol_type || "–", number(each.members),
+    el("span", { class: each.lag ? "bad" : "" }, `${each.lag_unknown && each.lag !== null ? "≥ " : ""}${number(each.lag)}`), duration(each.lag_ms), each.error)));
+}
+
+function unreadText(answer) {
+  return answer.unread ? `${number(answer.unread)} groups have not been read yet` : "";
+}
+
+// The groups that read a topic, and how far each is behind there.
+export function readers(topic) {
+  const note = el("p", { role: "status" });
+  const found = el("div", {});
+  const element = el("section", { hidden: true }, el("h2", {}, "Read by"), note, found);
+  let timer = null;
+  let left = false;
+
+  async function refresh() {
+    if (state.overview?.views.includes("groups")) {
+      try {
+        const answer = await get("/api/groups", { topic });
+        if (left) return;
+        element.hidden = false;
+        setText(note, unreadText(answer) || (answer.groups.length ? "" : "No consumer group has offsets in this topic or a member that reads it."));
+        found.replaceChildren(answer.groups.length ? groupTable(answer.groups) : "");
+      } catch (error) {
+        element.hidden = false;
+        setText(note, error.message);
+      }
+    }
+    if (!left) timer = setTimeout(refresh, state.overview ? REFRESH_MS : FIRST_MS);
+  }
+
+  refresh();
+  return { element, leave() { left = true; clearTimeout(timer); } };
 }

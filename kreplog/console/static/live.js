@@ -3,9 +3,10 @@
 const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 2000;
 const MAX_EVENTS = 2000;
+const MAX_EVENT_PARTITIONS = 200_000; // of all events together
 const SILENT_MS = 5000; // the console sends something every second
 
-export const state = { overview: null, error: "", run: "", events: [], topic: null, exists: true, rows: new Map(), replicas: new Map() };
+export const state = { overview: null, error: "", run: "", events: [], topic: null, exists: true, rows: new Map(), replicas: new Map(), outOfSync: [] };
 
 let socket = null;
 let wanted = { topic: null, partitions: [], events: 0 };
@@ -27,6 +28,7 @@ export function lookAt(topic, partitions) {
     state.exists = true;
     state.rows = new Map();
     state.replicas = new Map();
+    state.outOfSync = [];
   } else if (partitions.join() === wanted.partitions.join()) {
     return;
   }
@@ -44,6 +46,7 @@ function connect() {
   socket.addEventListener("open", () => {
     retryMs = FIRST_RETRY_MS;
     state.rows = new Map(); // the console sends all of them again
+    state.outOfSync = [];
     send();
   });
   socket.addEventListener("message", (message) => {
@@ -94,8 +97,12 @@ function receive(message) {
     }
   }
   state.events.splice(0, state.events.length - MAX_EVENTS);
+  let partitions = 0;
+  const first = state.events.findLastIndex((event) => (partitions += partitionsOf(event)) > MAX_EVENT_PARTITIONS);
+  state.events.splice(0, Math.min(first + 1, state.events.length - 1));
   if (message.topic === state.topic && state.topic !== null) {
     if ("exists" in message) state.exists = message.exists;
+    if ("out_of_sync" in message) state.outOfSync = message.out_of_sync;
     for (const [partition, leader, epoch, replicas, isr] of message.rows ?? []) {
       state.rows.set(partition, { partition, leader, epoch, replicas, isr });
     }
@@ -108,6 +115,10 @@ function receive(message) {
   }
   onProblem(state.error ? `${state.error} — what is shown is old; this page tries again.` : "");
   onChange();
+}
+
+function partitionsOf(event) {
+  return Object.values(event.partitions ?? {}).reduce((sum, numbers) => sum + numbers.length, 0);
 }
 
 // JSON of a path of the console. Raises Error with the console's message.

@@ -3,7 +3,7 @@
 import { clock, el, setText } from "./dom.js";
 import { get } from "./live.js";
 
-const KINDS = [["", "all kinds"], ["decisions", "decisions"], ["problems", "problems"], ["LeaderAndIsr", "LeaderAndIsr"],
+const KINDS = [["decisions", "decisions"], ["", "all kinds"], ["problems", "problems"], ["LeaderAndIsr", "LeaderAndIsr"],
   ["StopReplica", "StopReplica"], ["UpdateMetadata", "UpdateMetadata"]];
 const APART = new Set(["time_ms", "broker", "level", "message", "partition"]);
 

@@ -5,6 +5,7 @@ import { get, lookAt, state } from "./live.js";
 import { events } from "./events.js";
 import { virtualList } from "./virtual_list.js";
 import { act } from "./acts.js";
+import { readers } from "./groups.js";
 
 const ROW_HEIGHT = 30;
 const NO_LEADER = -1;
@@ -12,6 +13,8 @@ const SIZES_MS = 5000;
 
 export function topicView(main, [name]) {
   const summary = el("p", {});
+  const outOfSync = el("ul", { class: "problems" });
+  let shownOutOfSync = null;
   const only = el("input", { type: "checkbox", id: "only", onchange: update });
   const from = el("input", { type: "number", min: 0, class: "narrow", "aria-label": "First partition", placeholder: "from", oninput: update });
   const list = virtualList(ROW_HEIGHT, makeRow, fillRow, onVisible, "Partitions");
@@ -20,11 +23,12 @@ export function topicView(main, [name]) {
   let timer = null;
   let left = false;
   const line = events(name);
+  const groups = readers(name);
   const changes = el("div", {});
-  main.append(el("h1", {}, name), summary,
+  main.append(el("h1", {}, name), summary, outOfSync,
     el("p", { class: "tools" }, el("label", {}, only, " only those degraded"), " ", from),
     el("div", { class: "heading", "aria-hidden": "true" }, ["partition", "leader", "epoch", "ISR", "replicas"].map((text) => el("span", {}, text))),
-    list.element, changes, line.element);
+    list.element, groups.element, changes, line.element);
   lookAt(name, []);
 
   function onVisible(items) {
@@ -58,6 +62,11 @@ export function topicView(main, [name]) {
     const degraded = rows.filter(isDegraded);
     setText(summary, state.exists ? `${number(rows.length)} partitions, ${number(degraded.length)} degraded`
       : "There is no such topic now.");
+    if (shownOutOfSync !== state.outOfSync) {
+      shownOutOfSync = state.outOfSync;
+      outOfSync.hidden = shownOutOfSync.length === 0;
+      outOfSync.replaceChildren(...shownOutOfSync.map((each) => el("li", {}, each.text)));
+    }
     list.show((only.checked ? degraded : rows).filter((item) => item.partition >= (Number(from.value) || 0)));
   }
 
@@ -86,7 +95,7 @@ export function topicView(main, [name]) {
     });
   }
 
-  return { update, leave() { list.leave(); clearTimeout(timer); left = true; } };
+  return { update, leave() { list.leave(); groups.leave(); clearTimeout(timer); left = true; } };
 }
 
 function isDegraded(item) {

@@ -35,6 +35,7 @@ export function virtualList(rowHeight, make, fill, onVisible, label) {
     show(found) {
       items = found;
       inner.style.height = `${items.length * rowHeight}px`;
+      box.style.setProperty("--rows-height", `${items.length * rowHeight}px`);
       render();
     },
     leave: () => observer.disconnect(),

@@ -57,7 +57,7 @@ const events = lines.slice(1).map((line) => JSON.parse(line));
 const began = header.began ? Date.parse(header.began) : null; // milliseconds since 1970, if time is not virtual
 const brokers = header.brokers;
 const partitions = header.partitions;
-const statuses = new Map(brokers.map((id) => [id, new History("down")]));
+const statuses = new Map(brokers.map((id) => [id, new History("unknown")]));
 const stored = new Map(partitions.map((name) => [name, new History(null)]));
 const replicas = new Map(partitions.map((name) => [name, new Map(brokers.map((id) => [id, new History(null)]))]));
 const controllers = new History(-1);
@@ -440,7 +440,7 @@ function drawLifelines(pen, colour, y, first, last) {
       const status = id === CLIENTS ? "up" : statuses.get(id).at(rows[row]);
       if (status.startsWith("down")) continue;
       const leads = led !== null && led.at(rows[row])?.leader === id;
-      pen.strokeStyle = colour(status === "up" ? (leads ? "accent" : "line") : "fault");
+      pen.strokeStyle = colour(status === "up" || status === "unknown" ? (leads ? "accent" : "line") : "fault");
       pen.lineWidth = leads ? 5 : 2;
       pen.setLineDash(status === "up" ? [] : [4, 4]);
       pen.beginPath();
