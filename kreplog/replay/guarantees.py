@@ -49,6 +49,7 @@ GUARANTEES = {
     "phantom": "A consumer gets committed records only, and at an offset always the same one.",
     "gap": "A consumer gets each offset from where it began.",
     "out of range": "A consumer's position is never outside the log.",
+    "misdirected": "A leader sends a consumer only to a follower that has its offset.",
     "unrequested": "A fetch response has the partitions of its session, each once.",
     "watermark fell": "A client never gets a lower high watermark from the same or a later leader.",
     "denied": "A broker without metadata never responds that a partition does not exist.",

@@ -17,6 +17,7 @@ import pytest
 from kreplog import Follow, Log, LogConfig, Record, Topic
 from kreplog._native import batch
 from kreplog._native.crc32c import crc32c
+from kreplog.boot import boot_id
 from kreplog.errors import (
     ArgumentTypeError,
     LogClosedError,
@@ -33,6 +34,7 @@ from tests.waiting import STATE, InThread, until, until_waiting, wake_at
 WAKE_WORDS = range(576, 600)
 SESSION = range(640, 656)
 TRUNCATIONS = range(704, 704 + 16 * 24)
+BOOT = range(1152, 1152 + 36)
 
 
 def values(records: Any) -> list[bytes]:
@@ -456,4 +458,5 @@ def test_the_layout(path: Path) -> None:
     assert struct.unpack_from("<QI", state, SESSION.start) == (1, 2)
     Log.open(path).close()
     assert struct.unpack_from("<QI", (path / STATE).read_bytes(), SESSION.start) == (2, 2)
-    assert not any(state[TRUNCATIONS.stop :])
+    assert state[BOOT.start : BOOT.stop].rstrip(b"\0") == boot_id().encode()
+    assert not any(state[TRUNCATIONS.stop : BOOT.start]) and not any(state[BOOT.stop :])

@@ -23,6 +23,7 @@ from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
 from pyspark_kreplog.stream_planner import StreamPlanner
 from tests.integration.clusters import admin_of, eventually, kill, pid_of, running, wait_for_topic
+from tests.integration.view import View
 
 pytestmark = pytest.mark.spark
 
@@ -144,6 +145,8 @@ def test_a_leader_that_is_silent_for_longer_than_a_fetch_waits(
         offsets = [row for batch in read(task, ["offset"]) for row in batch["offset"].to_pylist()]
     finally:
         os.kill(pid_of(cluster, leader), signal.SIGCONT)
+    with View(cluster) as view:
+        eventually(lambda: view.registered() == set(cluster.brokers), "the leader is not registered again")
     assert offsets == list(range(500))
 
 
