@@ -11,7 +11,7 @@ from tests.hostile.floods import Flood, array, int32, new_topic
 from tests.hostile.thousand_clients import CLIENTS, PARTITIONS, ROUNDS, TOPIC
 from tests.hostile.victim import PATIENCE_S, UNITS, WRITTEN_FOR_S, Victim, unit_s
 
-ATTEMPTS = 5
+ATTEMPTS = 12
 
 
 def test_any_mix_of_a_thousand_clients(tmp_path: Path) -> None:
