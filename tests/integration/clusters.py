@@ -25,6 +25,9 @@ from tests.coord.servers import ZooKeeperServer
 
 WITHIN_S = 20.0
 
+START_S = 120.0
+"""In which a cluster starts on a machine that is busy with other tests."""
+
 FAST = ('"log.flush.offset.checkpoint.interval.ms" = 500', '"min.insync.replicas" = 2')
 
 GROUPS = (
@@ -124,7 +127,7 @@ def running(
         for broker in made.brokers:
             set_line(made, broker, "coordination", json.dumps(f"zookeeper:{zookeeper.hosts}/{directory.name}"))
     try:
-        made.start()
+        made.start(timeout_s=START_S)
         yield made
     finally:
         end(made)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.integration.clusters import end, set_line
+from tests.integration.clusters import START_S, end, set_line
 
 _NOBODY = "02:00:00:00:00:01"
 _PORT = 9092
@@ -128,7 +128,7 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
             with (made.home(broker) / "broker.toml").open("a") as settings_file:  # no cut reaches a unix socket
                 settings_file.write(f'"inter.broker.listener" = "{net.address(broker)}:{_PORT + 1}"\n')
         try:
-            made.start()
+            made.start(timeout_s=START_S)
             yield made, net
         finally:
             end(made)
