@@ -342,7 +342,7 @@ def test_groups_and_settings_are_never_markup(browser: Browser) -> None:
 
 def test_who_reads_a_topic_and_who_is_out_of_sync(browser: Browser) -> None:
     source, name = FakeSource(), HOSTILE[0]
-    source.views = ("cluster", "records", "groups")  # type: ignore[assignment]  # one more than it has else
+    source.views = ("cluster", "records", "groups")  # type: ignore[assignment]  # its type is that of two views
     source.now = replace(source.now, topics={name: topic(PartitionRow(0, 1, (0, 1), (0,)))})
     with visiting(browser, source, screen={"viewport": {"width": 360, "height": 640}}) as visit:
         page, other = visit.page, visit.tab(f"/#/topic/{quote(name)}")

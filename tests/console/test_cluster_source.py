@@ -271,7 +271,7 @@ def group_row(console: Console, group: str, **parameters: str) -> Any:
         if not listed["unread"] and group in found and found[group]["lag_ms"]:
             return {name: value for name, value in found[group].items() if name != "lag_ms"}
         assert time.monotonic() < until, listed
-        time.sleep(0.2)
+        time.sleep(0.2)  # the console reads a few groups at a time, and sends no event
 
 
 def test_groups_and_their_reset(cluster: LocalCluster, console: Console) -> None:

@@ -54,7 +54,7 @@ def test_thirty_thousand_partitions(folder: Path, figure: Callable[[str], None])
         time.sleep(IDLE_S)  # background work of the creation and of the writes, which sends no event
         pids = [pid_of(cluster, broker) for broker in cluster.brokers]
         before, at = [cpu_s(pid) for pid in pids], time.monotonic()
-        time.sleep(IDLE_S)
+        time.sleep(IDLE_S)  # the time that is measured, in which nothing is sent
         idle_s = time.monotonic() - at
         used = [100 * (cpu_s(pid) - earlier) / idle_s for pid, earlier in zip(pids, before, strict=True)]
         figure(
