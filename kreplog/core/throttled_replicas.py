@@ -15,6 +15,9 @@ FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
 MAX_LIST_CHARACTERS = 100_000
 """Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
 
+_MAX_DIGITS = 10
+"""Of a number in a list, which is one of 32 bits; Python reads none of thousands of digits."""
+
 _ALL, _NONE = "*", ("", "none")
 _LISTS_IN_USE = 256
 """Lists that are remembered as sets: each is looked up for each fetch of a partition of its topic."""
@@ -29,7 +32,11 @@ def check_replica_list(text: str) -> str:
 
 def _is_replica_list(text: str) -> bool:
     numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
-    return text in (_ALL, *_NONE) or all(number.isascii() and number.isdigit() for number in numbers)
+    return text in (_ALL, *_NONE) or all(map(_is_number, numbers))
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
 
 
 def is_throttled(config: TopicConfig, setting: str, partition: int, broker_id: int) -> bool:

@@ -67,15 +67,16 @@ class AuditLog:
         """Log the decisions on one request. request: Kafka's name of its API."""
         now_ms = self._now_ms()
         for found in decisions:
-            allowed = found.decision.allowed
-            if not allowed:
-                self.denied += 1
-                resource = found.resource_type, found.name[:MAX_SHOWN_CHARS]
-                key = access.principal, access.host, request, found.operation, *resource
-                if self._is_repeated(key, now_ms):
-                    continue
-            if self._has_room(access, allowed, now_ms):
-                (_acts if allowed else _denials).info("%s", _line(access, request, found))
+            if found.decision.allowed:
+                if self._has_room(access, True, now_ms):
+                    _acts.info("%s", _line(access, request, found))
+                continue
+            self.denied += 1
+            resource = found.resource_type, found.name[:MAX_SHOWN_CHARS]
+            key = access.principal, access.host, request, found.operation, *resource
+            if not self._is_repeated(key, now_ms) and self._has_room(access, False, now_ms):
+                self._remember(key, now_ms)
+                _denials.info("%s", _line(access, request, found))
 
     def record_act(self, access: Access, request: str, changed: Iterable[object], *, whole: bool = False) -> None:
         """Log an administrative request that is allowed, at least in part. changed: what that part changes. whole: it
@@ -90,12 +91,13 @@ class AuditLog:
 
     def _is_repeated(self, key: tuple[object, ...], now_ms: int) -> bool:
         logged_ms = self._repeated.get(key)
-        if logged_ms is not None and now_ms - logged_ms < REPEATED_MS:
-            return True
+        return logged_ms is not None and now_ms - logged_ms < REPEATED_MS
+
+    def _remember(self, key: tuple[object, ...], now_ms: int) -> None:
+        """A denial is logged now."""
         if len(self._repeated) >= MAX_REMEMBERED:
             self._repeated = {}
         self._repeated[key] = now_ms
-        return False
 
     def _has_room(self, access: Access, allowed: bool, now_ms: int) -> bool:
         second = now_ms // 1000

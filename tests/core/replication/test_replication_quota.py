@@ -40,7 +40,15 @@ LISTED = TopicConfig(unused=((LEADER_THROTTLED_REPLICAS, "0:1"),))
 
 @pytest.mark.parametrize(
     ("text", "partitions"),
-    [("0:1,1:2,2:1", {0, 2}), ("*", {0, 1, 2}), ("", set()), ("none", set()), ("0:1,x", set()), ("00:01", {0})],
+    [
+        ("0:1,1:2,2:1", {0, 2}),
+        ("*", {0, 1, 2}),
+        ("", set()),
+        ("none", set()),
+        ("0:1,x", set()),
+        ("00:01", {0}),
+        ("0:" + "1" * 5000, set()),
+    ],
 )
 def test_a_list_names_replicas_of_partitions_on_brokers(text: str, partitions: set[int]) -> None:
     config = TopicConfig(unused=((LEADER_THROTTLED_REPLICAS, text), ("segment.jitter.ms", "5")))
@@ -50,7 +58,7 @@ def test_a_list_names_replicas_of_partitions_on_brokers(text: str, partitions: s
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "0:", ":1", "0:1,", "-1:1", "0:1;1:1", "all", "\u0660:1", "0:1," * 25_000 + "0:1"]
+    "text", ["0", "0:", ":1", "0:1,", "-1:1", "0:1;1:1", "all", "\u0660:1", "0:1," * 25_000 + "0:1", "0:" + "1" * 5000]
 )
 def test_what_is_no_list_of_replicas_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="PARTITION:BROKER"):

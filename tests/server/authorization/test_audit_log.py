@@ -82,6 +82,19 @@ def test_a_flood_of_denials_is_counted_and_hides_no_act(caplog: pytest.LogCaptur
     assert log.denied == 1001
 
 
+def test_a_denial_that_a_flood_left_out_is_logged_when_it_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    for name in LOGGERS:
+        caplog.set_level(logging.INFO, name)
+    now_ms = 0
+    log = AuditLog(lambda: now_ms)
+    log.record(ALICE, "Fetch", [read(f"t-{number}") for number in range(1000)])
+    log.record(ALICE, "Fetch", [read("orders")])
+    assert not any("Topic:LITERAL:orders" in line for line in messages(caplog))
+    now_ms = 1000
+    log.record(ALICE, "Fetch", [read("orders")])
+    assert "Topic:LITERAL:orders" in messages(caplog)[-1]
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_REMEMBERED", 10)
     log = AuditLog(lambda: 0)
