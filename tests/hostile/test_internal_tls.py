@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,13 @@ import pytest
 
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.broker import Broker
+from kreplog.server.network import internal
 from kreplog.server.network.internal import Address, Dialer, create_key, load_key
 from kreplog.server.network.peers import Peer
 from kreplog.server.network.tls_connections import TlsConnection
 from kreplog.server.network.tls_listeners import TlsListeners
 from kreplog.server.settings import load
-from kreplog.tls import ReloadedContext, TlsSettings, client_context
+from kreplog.tls import ReloadedContext, TlsSettings, client_context, server_context
 from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
@@ -112,6 +115,53 @@ def test_neither_the_key_nor_a_certificate_is_enough(certificates: Certificates,
             sock = await dial(key, valid)(address)
             await eventually(lambda: _has(broker, before + 1))
             sock.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+async def relayed(to: Address, server: ssl.SSLContext, client: ssl.SSLContext) -> asyncio.Server:
+    """A server that passes on what it decrypts, in both directions."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        beyond, onward = await asyncio.open_connection(*to, ssl=client, server_hostname=to[0])
+        await asyncio.gather(copy(reader, onward), copy(beyond, writer))
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server)
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+def test_a_stolen_certificate_does_not_let_anybody_stand_between_brokers(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """Each end would prove the key to the other, through whoever can decrypt all that passes."""
+
+    async def scenario() -> None:
+        settings = settings_of(certificates, tmp_path)
+        async with serving(tmp_path, 1, **settings) as (broker,):
+            await until_controlled(broker)
+            address = broker.registration.broker.internal
+            assert address is not None
+            stolen = TlsSettings(
+                keystore=settings["ssl_keystore_location"], truststore=certificates.truststore, protocols=(protocol,)
+            )
+            contexts = [server_context(stolen), client_context(stolen)]
+            for context in contexts:
+                context.sslsocket_class = ssl.SSLSocket
+            between = await relayed(address, *contexts)
+            connect, ports = internal.connect, [each.getsockname()[1] for each in between.sockets]
+            monkeypatch.setattr(internal, "connect", lambda _: connect(("127.0.0.1", ports[0])))
+            before = len(connections(broker))
+            valid = TlsSettings(keystore=certificates.keystore("other"), truststore=certificates.truststore)
+            with pytest.raises(PeerProtocolError):
+                await dial(load_key(settings["inter_broker_key_file"]), valid)(address)
+            assert len(connections(broker)) == before
+            between.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

@@ -68,6 +68,24 @@ def test_a_proof_is_good_for_the_endpoint_that_the_client_meant() -> None:
         pair(client_endpoint="10.0.0.2:9093")
 
 
+def test_a_proof_is_good_for_the_connection_of_tls_that_it_was_made_on() -> None:
+    """Who stands between both ends has two connections, and can pass the proofs of neither on to the other."""
+    for server_binding, client_binding in ((b"one", b"one"), (b"one", b"other"), (b"one", b""), (b"", b"one")):
+        server = ServerHandshake(KEY, ENDPOINT, server_binding)
+        client = ClientHandshake(KEY, ENDPOINT, client_binding)
+        if server_binding == client_binding:
+            assert client.receive(server.receive(client.receive(server.greeting))) == b""
+            assert server.missing == client.missing == 0
+        else:
+            with pytest.raises(PeerProtocolError):
+                server.receive(client.receive(server.greeting))
+    server, client = ServerHandshake(KEY, ENDPOINT, b"one"), ClientHandshake(KEY, ENDPOINT, b"one")
+    honest = ServerHandshake(KEY, ENDPOINT, b"other")
+    client.receive(server.greeting)
+    with pytest.raises(PeerProtocolError):
+        client.receive(honest.receive(ClientHandshake(KEY, ENDPOINT, b"other").receive(honest.greeting)))
+
+
 def test_replayed_proofs_are_refused() -> None:
     first, second, third = pair()
     with pytest.raises(PeerProtocolError):

@@ -136,7 +136,9 @@ class ScramServer:
         if header != self._gs2_header:
             raise InvalidCredentialsError("another GS2 header in the final message of a SCRAM client")
         if not hmac.compare_digest(nonce.encode(), self._nonce.encode()):  # CVE-2024-56128: the whole, not its end
-            raise InvalidCredentialsError("another nonce in the final message of a SCRAM client")
+            raise InvalidCredentialsError(
+                "another nonce in the final message of a SCRAM client: librdkafka repeats its own before version 2.6.1"
+            )
         mechanism = self._mechanism
         signed = self._sent + b"," + without_proof.encode()
         signature = mechanism.hmac(credential.stored_key, signed)

@@ -36,7 +36,7 @@ from kreplog.server.network.connections import (
     peer_of,
 )
 from kreplog.server.network.failed_logins import FailedLogins, Origin
-from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
+from kreplog.server.network.internal import authenticate, channel_binding, check_peer_user, endpoint_name
 from kreplog.server.network.muted_connections import MutedConnections
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
@@ -513,7 +513,8 @@ class Server:
 
     async def _authenticate(self, sock: socket.socket, key: bytes, at: Listener) -> None:
         try:
-            await authenticate(sock, ServerHandshake(key, endpoint_name((at.host, at.port))))
+            endpoint = endpoint_name((at.host, at.port))
+            await authenticate(sock, ServerHandshake(key, endpoint, channel_binding(sock)))
             self._add_broker(sock, at)
         except (OSError, TimeoutError, PeerProtocolError) as error:
             self._refuse_broker(sock, peer_of(sock), str(error) or "no response in time")
