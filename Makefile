@@ -20,10 +20,11 @@ NATIVE := $(foreach suffix,pyx pxd pyi h,$(wildcard kreplog/_native/*.$(suffix))
 FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (3, 11) or \
 	sys.implementation.name != "cpython" or not os.path.exists(sysconfig.get_path("include") + "/Python.h"))
 
+LOCKED_PIP = $(PIP) install --quiet --no-deps --require-hashes
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile audit interop lint docs demo spark-cluster bench bench-micro bench-cluster wheel clean distclean
+.PHONY: help setup test test-long hostile audit lock interop lint docs demo spark-cluster bench bench-micro bench-cluster wheel clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
@@ -37,6 +38,7 @@ help:
 	@echo "make bench      kreplog against its ceiling and its peers"
 	@echo "make bench-micro   single calls; saves each run, compares it with the last, draws both"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
+	@echo "make lock       write the locked test environment, versions with hashes, of what is in .venv; make setup LOCKED=1 installs it"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
 	@echo "make wheel      sdist and wheel into dist/, for any machine of this kind; ARGS=\"--python ...\" for other Pythons"
 	@echo "make clean      remove what was built; make distclean: .venv too"
@@ -59,6 +61,9 @@ hostile: $(BUILT)
 
 audit: $(INSTALLED)
 	@$(RUN) -m tests.packaging.audit $(ARGS)
+
+lock: $(INSTALLED)
+	@$(RUN) -m tests.packaging.lock
 
 interop: $(BUILT)
 	@$(RUN) -m pytest tests/interop $(ARGS)
@@ -116,9 +121,15 @@ $(MADE):
 	echo "On Debian or Ubuntu: apt-get install python3 python3-venv python3-dev. Or: make PYTHON=/path/to/python3" >&2; \
 	exit 1
 
+# LOCKED=1 installs what tests/packaging/locked.txt has, and nothing else, as the tests of a release have it.
 # Spark runs on the machine's Java where that is 17 or newer, and on one from PyPI where it is not.
 $(INSTALLED): $(MADE) pyproject.toml
-	@extras=$(EXTRAS),spark-jvm; \
+	@if [ -n "$(LOCKED)" ]; then \
+	    grep '^setuptools==' tests/packaging/locked.txt | $(LOCKED_PIP) --requirement /dev/stdin && \
+	    $(LOCKED_PIP) --no-build-isolation --requirement tests/packaging/locked.txt && \
+	    $(PIP) install --quiet --no-deps --no-build-isolation --editable . && touch $@; exit; \
+	fi; \
+	extras=$(EXTRAS),spark-jvm; \
 	for java in "$${JAVA_HOME:-/nonexistent}/bin/java" java; do \
 	    major=$$($$java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
 	    if [ "$${major:-0}" -ge 17 ]; then extras=$(EXTRAS); fi; \
