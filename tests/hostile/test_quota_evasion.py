@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog._native.batch import build
 from kreplog.core.quotas import quota_manager
+from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.server.monitoring.metrics import render
 from kreplog.wire.versions import ApiKey
@@ -86,6 +88,24 @@ def test_a_flood_of_client_ids_gets_the_quota_of_one_and_no_memory(
             await eventually(waits)
             assert not other.done()
             other.cancel()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("api", "fields"),
+    [(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}), (ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b""})],
+)
+def test_requests_of_sasl_that_are_no_login_are_charged(
+    tmp_path: Path, clock: Clock, api: ApiKey, fields: dict[str, Any]
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, 0) as (broker,):
+            await prepared(broker)
+            await set_quotas(broker, {"client-id": "noisy"}, request_percentage=1e-6)
+            response = await Client(broker, "noisy").call(api, **fields)
+            assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
+            assert len(broker.server.muted) == 1
 
     asyncio.run(scenario())
 

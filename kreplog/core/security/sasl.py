@@ -148,13 +148,21 @@ class SaslConnection:
             self._fail(f"Unexpected Kafka request of type {api} during SASL authentication.")
         return False
 
+    def is_login(self, api: str, now_ms: int) -> bool:
+        """Whether a request that is allowed is part of a login or of a re-authentication: not one of SASL where there
+        is nothing to authenticate."""
+        if self._state is not _State.AUTHENTICATED:
+            return True
+        return api == "SASL_HANDSHAKE" and self._may_authenticate_again(now_ms)
+
+    def _may_authenticate_again(self, now_ms: int) -> bool:
+        return self._lifetime_ms > 0 and now_ms - self._authenticated_ms >= REAUTHENTICATION_PAUSE_MS
+
     def handshake(self, mechanism: str, version: int, now_ms: int) -> HandshakeResponse:
         """The response to a SaslHandshake that is allowed."""
         enabled = tuple(self._mechanisms)
-        if self._state is _State.AUTHENTICATED:
-            since_ms = now_ms - self._authenticated_ms
-            if not self._lifetime_ms or since_ms < REAUTHENTICATION_PAUSE_MS:
-                return ILLEGAL_HANDSHAKE
+        if self._state is _State.AUTHENTICATED and not self._may_authenticate_again(now_ms):
+            return ILLEGAL_HANDSHAKE
         if mechanism not in self._mechanisms:
             self._fail(f"Unsupported SASL mechanism {mechanism[:100]}")
             return HandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled)

@@ -2,7 +2,7 @@
 
 Bytes of a Produce are charged when it has arrived, those of a consumer's Fetch when its response is made, time when the
 response is sent: CPU time of the event loop, and of threads that decode and encode for the request, so that a busy
-machine makes no request more expensive. Requests of other brokers have no charge, nor have those of SASL.
+machine makes no request more expensive. Requests of other brokers have no charge, nor has a login.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from kreplog.server.clock import monotonic_ms
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.throttling import with_throttle_time
 from kreplog.wire.versions import ApiKey
-
-EXEMPT = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 STRICT_FROM: Mapping[int, int] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
 """By API key: the first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -45,7 +43,7 @@ def begin_charge(
     """The charge of a request of `size` bytes, None for one that no quota holds for; and the time in ms for which it
     must wait first, since its client has exceeded quotas, on this or another connection: nothing is charged before."""
     user, client_id = principal.name, header.client_id or ""
-    if not manager.has_quota(user, client_id) or header.api_key in EXEMPT:
+    if not manager.has_quota(user, client_id):
         return None, 0
     now_ms = monotonic_ms()
     for key in _charged(header):

@@ -264,7 +264,7 @@ class ClientConnection:
         context = RequestContext(self, header, self._connection.active_at)
         quotas = self._server.client_quotas
         is_allowed = sasl is None or raw or sasl.allows(ApiKey(header.api_key).name, monotonic_ms())
-        if is_allowed and quotas.is_active and self._has_quotas:
+        if is_allowed and quotas.is_active and self._has_quotas(header):
             context.charge, delay_ms = begin_charge(quotas, header, self.principal, len(frame))
             if delay_ms:
                 self._connection.put_back(frame)
@@ -288,10 +288,10 @@ class ClientConnection:
         if self._over_limit():
             self._connection.pause()
 
-    @property
-    def _has_quotas(self) -> bool:
-        """Whether quotas hold for its requests: not for those of brokers, nor before it is known whose they are."""
-        return not self.internal and (self.sasl is None or self.sasl.is_authenticated)
+    def _has_quotas(self, header: RequestHeader) -> bool:
+        """Whether quotas hold for a request: not for those of brokers, nor for a login."""
+        sasl = self.sasl
+        return not self.internal and (sasl is None or not sasl.is_login(ApiKey(header.api_key).name, monotonic_ms()))
 
     def mute(self, ms: int) -> None:
         """Take no more requests for that long, whose client is throttled (KIP-219)."""

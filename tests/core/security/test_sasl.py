@@ -139,7 +139,31 @@ def test_an_authenticated_connection_answers_that_there_is_nothing_to_authentica
     assert sasl.allows("METADATA", 10_000)
 
 
+def test_a_login_is_from_the_first_request_to_the_last_token() -> None:
+    """Quotas hold for all other requests of SASL."""
+    sasl = connection()
+    assert sasl.is_login("API_VERSIONS", 0)
+    assert sasl.is_login("SASL_HANDSHAKE", 0)
+    sasl.handshake(PLAIN, 1, 0)
+    assert sasl.is_login("SASL_AUTHENTICATE", 0)
+    sasl.authenticate(ALICE, 0)
+    assert not sasl.is_login("SASL_HANDSHAKE", 10_000)
+    assert not sasl.is_login("SASL_AUTHENTICATE", 10_000)
+    assert not sasl.is_login("METADATA", 10_000)
+
+
 # Re-authentication
+
+
+def test_a_reauthentication_is_a_login_once_in_a_second() -> None:
+    sasl = authenticated(5000)
+    assert not sasl.is_login("SASL_HANDSHAKE", 999)
+    assert sasl.is_login("SASL_HANDSHAKE", 1000)
+    assert not sasl.is_login("METADATA", 1000)
+    sasl.handshake(PLAIN, 1, 1000)
+    assert sasl.is_login("SASL_AUTHENTICATE", 1000)
+    sasl.authenticate(ALICE, 1000)
+    assert not sasl.is_login("SASL_HANDSHAKE", 1999)
 
 
 def test_a_session_is_renewed_by_a_reauthentication() -> None:
