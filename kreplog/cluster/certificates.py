@@ -33,11 +33,19 @@ class Authority:
     @classmethod
     def create(cls, name: str) -> Authority:
         """A new CA, which signs its own certificate. name: its common name."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        return cls._signed(name, ec.generate_private_key(ec.SECP256R1()))
+
+    @classmethod
+    def _signed(cls, name: str, key: ec.EllipticCurvePrivateKey) -> Authority:
         builder = _builder(name, name, key, VALIDITY)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         return cls(key, builder.sign(key, hashes.SHA256()))
+
+    def renewed(self) -> Authority:
+        """The same key and name with a certificate that is valid from now: certificates that the one has signed are
+        trusted by the other, too."""
+        return self._signed(self.name, self.key)
 
     @classmethod
     def load(cls, key_pem: bytes, pem: bytes) -> Authority:
@@ -50,6 +58,10 @@ class Authority:
     @property
     def name(self) -> str:
         return str(self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+    @property
+    def expires(self) -> datetime:
+        return self.certificate.not_valid_after_utc
 
     def pem(self) -> bytes:
         """The certificate, for truststores."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,25 +54,44 @@ def create_certificates(root: Path, authority: Authority, brokers: Iterable[int]
     tls = root / "tls"
     make_directory(str(tls))
     atomic_write(str(tls / "ca.key"), authority.key_pem())
-    atomic_write(str(tls / "ca.pem"), authority.pem())
-    atomic_write(str(tls / f"{_CLIENT}.pem"), authority.issue(_CLIENT))
+    _issue_all(tls, authority, brokers)
     properties = (
         "security.protocol=SSL\n"
         f"ssl.truststore.type=PEM\nssl.truststore.location={tls / 'ca.pem'}\n"
         f"ssl.keystore.type=PEM\nssl.keystore.location={tls / f'{_CLIENT}.pem'}\n"
     )
     atomic_write(str(client_properties(root)), properties.encode())
-    _issue(tls, authority, brokers)
 
 
 def add_certificates(root: Path, brokers: Iterable[int]) -> None:
     """Write the keystores of further brokers. Raises UsageError if the CA's files cannot be read, or without the extra
     `tls`."""
-    tls = root / "tls"
+    _issue(root / "tls", _load_authority(root / "tls"), brokers)
+
+
+def renew_certificates(root: Path, brokers: Iterable[int]) -> datetime:
+    """Write the certificates of the CA, of the client and of the brokers again, with the CA's key as it was and new
+    keys of the others; running brokers load them within about a second. Returns when they expire.
+
+    Old and new ones trust each other, so that a renewal that is killed half done breaks nothing; do it again. Raises
+    UsageError for a cluster without TLS, if the CA's files cannot be read, or without the extra `tls`."""
+    if not client_properties(root).exists():
+        raise UsageError(f"{root} has no certificates to renew: it was not created with --tls", path=str(root))
+    authority = _load_authority(root / "tls").renewed()
+    _issue_all(root / "tls", authority, brokers)
+    return authority.expires
+
+
+def _load_authority(tls: Path) -> Authority:
     try:
-        authority = _authority().load((tls / "ca.key").read_bytes(), (tls / "ca.pem").read_bytes())
+        return _authority().load((tls / "ca.key").read_bytes(), (tls / "ca.pem").read_bytes())
     except (OSError, ValueError) as error:
-        raise UsageError(f"the CA in {tls}, which certificates of new brokers need, cannot be read: {error}") from error
+        raise UsageError(f"the CA in {tls}, which new certificates need, cannot be read: {error}") from error
+
+
+def _issue_all(tls: Path, authority: Authority, brokers: Iterable[int]) -> None:
+    atomic_write(str(tls / "ca.pem"), authority.pem())
+    atomic_write(str(tls / f"{_CLIENT}.pem"), authority.issue(_CLIENT))
     _issue(tls, authority, brokers)
 
 

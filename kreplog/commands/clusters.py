@@ -15,7 +15,7 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.degraded_partitions import degraded_partitions
 from kreplog.client.log_dirs import offline_directories
-from kreplog.cluster import store_requests
+from kreplog.cluster import store_requests, tls_files
 from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
 from kreplog.cluster.tls_files import client_properties
 from kreplog.commands.acls import acl_app
@@ -163,6 +163,20 @@ def create(
         print(f"{cluster.directory}: {counted(len(broker_ids), 'broker')} ({named}) at {cluster.bootstrap()}")
         if tls:
             print(f"clients need the certificates in {properties}: --command-config of kreplog's and Kafka's tools")
+
+
+@cluster_app.command("renew-certificates")
+def renew_certificates(directory: ClusterDir, as_json: AsJson = False) -> None:
+    """Renew all certificates of a cluster that was created with --tls; its CA keeps its key.
+
+    Running brokers load theirs by themselves. Clients that have copies of the CA's or the client's file need new ones
+    before these expire."""
+    cluster = LocalCluster(directory)
+    expires = tls_files.renew_certificates(cluster.directory, cluster.brokers).isoformat(" ", "seconds")
+    if as_json:
+        print_json({"directory": str(cluster.directory), "expires": expires})
+    else:
+        print(f"the certificates in {cluster.directory / 'tls'} are new, and valid until {expires}")
 
 
 @cluster_app.command()

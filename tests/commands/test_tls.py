@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from kreplog.types import SecurityProtocol, TopicPartition
 from tests.certificates import Certificates
 from tests.commands.conftest import Kreplog
 from tests.integration import clusters
+from tests.integration.clusters import eventually
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,47 @@ def test_a_broker_that_is_added_gets_a_certificate(kreplog: Kreplog, tmp_path: P
         assert [broker["state"] for broker in status["brokers"]] == ["serving", "serving"]
     finally:
         clusters.end(LocalCluster(made.directory))
+
+
+def test_certificates_are_renewed_under_a_running_broker(kreplog: Kreplog, cluster: LocalCluster) -> None:
+    """It shows the new one by itself; who has files from before the renewal is served, and the other way round."""
+    tls = cluster.directory / "tls"
+    before = {path.name: path.read_bytes() for path in tls.iterdir()}
+    host, _, port = cluster.bootstrap().rpartition(":")
+    shown = ssl.get_server_certificate((host, int(port)))
+    renewed = kreplog("cluster", "renew-certificates", cluster.directory, "--json")
+    assert renewed.code == 0, renewed.err
+    valid = datetime.fromisoformat(json.loads(renewed.out)["expires"]) - datetime.now(UTC)
+    assert timedelta(days=820) < valid < timedelta(days=830)
+    after = {path.name: path.read_bytes() for path in tls.iterdir()}
+    assert {name for name, content in before.items() if after[name] != content} == {
+        "ca.pem",
+        "broker-0.pem",
+        "client.pem",
+    }
+    eventually(lambda: ssl.get_server_certificate((host, int(port))) != shown, "the old one is shown")
+    for truststore, keystore in ((before, after), (after, before), (before, before)):
+        (tls / "some-ca.pem").write_bytes(truststore["ca.pem"])
+        (tls / "some-client.pem").write_bytes(keystore["client.pem"])
+        security = {
+            "security.protocol": "SSL",
+            "ssl.truststore.location": str(tls / "some-ca.pem"),
+            "ssl.keystore.location": str(tls / "some-client.pem"),
+        }
+        with Consumer(cluster.bootstrap(), security=security) as consumer:
+            consumer.topics()
+
+
+def test_only_certificates_that_it_made_are_renewed(kreplog: Kreplog, tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path / "c", [0], 0)
+    refused = kreplog("cluster", "renew-certificates", tmp_path / "c")
+    assert refused.code == 2 and "not created with --tls" in refused.err
+    made = LocalCluster.create(tmp_path / "d", [0], 0, tls=True)
+    keystore = (made.directory / "tls" / "broker-0.pem").read_bytes()
+    (made.directory / "tls" / "ca.key").write_bytes(b"?")
+    refused = kreplog("cluster", "renew-certificates", made.directory)
+    assert refused.code == 2 and "which new certificates need, cannot be read" in refused.err
+    assert (made.directory / "tls" / "broker-0.pem").read_bytes() == keystore
 
 
 def test_the_bulk_client_reads_and_writes_over_tls(kreplog: Kreplog, cluster: LocalCluster) -> None:

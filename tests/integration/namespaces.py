@@ -13,10 +13,13 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from kreplog.cluster.local_cluster import LocalCluster
+from tests.integration import slow_links
 from tests.integration.clusters import START_S, end, set_line
+from tests.integration.slow_links import Link
 
 _NOBODY = "02:00:00:00:00:01"
 _PORT = 9092
@@ -25,10 +28,13 @@ _numbers = itertools.count()
 
 
 class Net:
-    """The bridge and the namespaces. Makes nothing by itself: see `network`."""
+    """The bridge, the namespaces, and a link between it and each: one that delays nothing, or `link`. Until `make`
+    there is nothing."""
 
-    def __init__(self, brokers: Sequence[int]) -> None:
+    def __init__(self, brokers: Sequence[int], link: Link | None = None) -> None:
         self.brokers = brokers
+        self._link = link
+        self._copying: BaseProcess | None = None
         self._name = f"kl{os.getpid() % 100_000}x{next(_numbers)}"
         self._subnet = _free_subnet()
 
@@ -43,16 +49,27 @@ class Net:
         _ip("link", "add", bridge, "type", "bridge")
         _ip("addr", "add", f"{self._subnet}.254/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
+        slow: dict[int, int] = {}
         for broker in self.brokers:
             space, outer = self.space(broker), f"{self._name}v{broker}"
             _ip("netns", "add", space)
-            _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+            if self._link is None:
+                _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+            else:
+                with inside(space):
+                    end_inside = slow_links.tap("eth0")
+                slow[end_inside] = slow_links.tap(outer)
             _ip("link", "set", outer, "master", bridge, "up")
             _ip("-n", space, "addr", "add", f"{self.address(broker)}/24", "dev", "eth0")
             for inner in ("lo", "eth0"):
                 _ip("-n", space, "link", "set", inner, "up")
+        if self._link is not None:
+            self._copying = slow_links.start(slow, self._link)
 
     def remove(self) -> None:
+        if self._copying is not None:
+            self._copying.kill()
+            self._copying.join()
         for broker in self.brokers:
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", self.space(broker))

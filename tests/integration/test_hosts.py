@@ -26,6 +26,7 @@ from tests.integration import namespaces
 from tests.integration.clusters import end, eventually, set_line
 from tests.integration.faults import SHORT, load_on
 from tests.integration.judging import judge
+from tests.integration.slow_links import Link
 from tests.integration.test_cuts import drop
 from tests.integration.view import View
 from tests.test_several_hosts import block
@@ -106,9 +107,9 @@ def cluster_on(net: namespaces.Net, folder: Path, certificates: Certificates) ->
 
 
 @contextmanager
-def hosts_in(folder: Path) -> Iterator[tuple[namespaces.SpreadCluster, namespaces.Net]]:
+def hosts_in(folder: Path, link: Link | None = None) -> Iterator[tuple[namespaces.SpreadCluster, namespaces.Net]]:
     """An ensemble and a cluster that serve; their processes end with it."""
-    net = namespaces.Net(HOSTS)
+    net = namespaces.Net(HOSTS, link)
     certificates = Certificates(folder / "cluster" / "tls")
     servers: list[subprocess.Popen[bytes]] = []
     try:
@@ -192,3 +193,23 @@ def test_a_split_takes_a_host_away_and_heals(hosts: Hosts) -> None:
         view.await_replicated(load.topic)
         load.goes_on()
     judge(cluster, load)
+
+
+@pytest.mark.long
+def test_far_hosts_whose_network_loses_frames(tmp_path: Path) -> None:
+    """20 to 30 ms each way, between brokers, ZooKeeper and clients alike, frames overtake each other, and one in fifty
+    is lost: all replicas stay in sync, and a split, on top of it, loses nothing."""
+    with hosts_in(tmp_path, Link(delay_ms=20, jitter_ms=10, loss=0.02)) as (cluster, net):
+        with View(cluster) as view, load_on(cluster, "far") as load:
+            for _ in range(10):
+                load.goes_on()
+                view.await_replicated(load.topic)
+            leader = view.await_leader(load.partitions[0])
+            with net.healed():
+                for other in {*HOSTS} - {leader}:
+                    net.cut_both(leader, other)
+                eventually(lambda: view.state(load.partitions[0]).leader not in (-1, leader), "nobody else leads")
+                load.goes_on()
+            view.await_replicated(load.topic)
+            load.goes_on()
+        judge(cluster, load)
