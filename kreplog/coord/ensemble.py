@@ -39,6 +39,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from kreplog.coord.base import Result, Watch, check_operation, check_operations, check_path, parent_of
 from kreplog.coord.delivery import Deliveries, run_logged
+from kreplog.coord.multi_read import MultiRead
 from kreplog.coord.tree import ephemeral_parent, no_node, same_failure
 from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.errors import (
@@ -63,6 +64,9 @@ _HEARTBEATS_PER_TIMEOUT = 5
 _SHORTEST_PATIENCE_S = 0.5
 _PIPELINED = 500
 """Maximum of requests in flight, so that a heartbeat behind them still gets its response in time."""
+
+_READ_AT_ONCE = 250
+"""Nodes per request of get_many: the longest paths of so many are below the default of jute.maxbuffer."""
 
 _CREATE_BYTES, _OTHER_BYTES = 64, 32
 """Maximum size of an operation in a packet without path and data."""
@@ -246,21 +250,22 @@ class ZooKeeperSession:
         return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """As Session.get_many; requests are pipelined."""
+        """As Session.get_many; requests of many nodes each are pipelined."""
         for path in paths:
             check_path(path)
         self._check_alive()
+        if not paths:
+            return []
+        self._await_connection()
+        sent = time.monotonic()
+        chunks = [paths[start : start + _READ_AT_ONCE] for start in range(0, len(paths), _READ_AT_ONCE)]
+        requested = [self._send_multi_read(chunk) for chunk in chunks]
         nodes: list[Node | None] = []
-        for start in range(0, len(paths), _PIPELINED):
-            batch = paths[start : start + _PIPELINED]
-            self._await_connection()
-            sent = time.monotonic()
-            results = [self._client.get_async(self._full(path)) for path in batch]
-            for path, result in zip(batch, results, strict=True):
-                try:
-                    nodes.append(_node(self._answer(result, sent, path)))
-                except NoNode:
-                    nodes.append(None)
+        for chunk, result in zip(chunks, requested, strict=True):
+            for path, found in zip(chunk, self._answer(result, sent, chunk[0]), strict=True):
+                if isinstance(found, Exception):
+                    raise _translate(found, path)
+                nodes.append(None if found is None else _node(found))
         return nodes
 
     def close(self) -> None:
@@ -328,6 +333,11 @@ class ZooKeeperSession:
             else:
                 transaction.check(path, operation.version)
         return transaction.commit_async()
+
+    def _send_multi_read(self, paths: Sequence[str]) -> Any:
+        result = self._client.handler.async_result()
+        self._client._call(MultiRead(tuple(map(self._full, paths))), result)
+        return result
 
     def _result(self, operation: StoreOperation, result: Any) -> Result:
         if isinstance(operation, Create):
