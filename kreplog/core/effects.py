@@ -471,7 +471,8 @@ class CloseControlChannel:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process may stop serving. all_moved: according to the controller this broker leads no partition any more."""
+    """The process may stop serving. all_moved: according to the controller this broker leads no
+    partition of several replicas any more."""
 
     all_moved: bool
 

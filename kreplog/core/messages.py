@@ -161,8 +161,8 @@ class ControlledShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """The controller's response to a ControlledShutdown. remaining: partitions that this broker still leads, since no
-    other replica can; it may retry."""
+    """The controller's response to a ControlledShutdown. remaining: partitions of several replicas that this broker
+    still leads, since no other replica can; it may retry."""
 
     error: ErrorCode
     remaining: tuple[TopicPartition, ...] = ()

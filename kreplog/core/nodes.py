@@ -74,6 +74,9 @@ LOG_DIR_EVENTS = "/log_dir_event_notification"
 BROKER_FAILURES = "/broker_failure_notification"
 PRODUCER_IDS = "/latest_producer_id_block"
 
+PARTITION_REQUESTS = (REASSIGNED, ADDED, REMOVED)
+"""Directories of administrators' requests, [directory]/[topic]/[partition]."""
+
 PERSISTENT = (
     "/brokers",
     BROKER_IDS,

@@ -307,14 +307,15 @@ class BrokerChanges:
     # Controlled shutdown
 
     def on_controlled_shutdown(self, broker: int) -> Steps[list[TopicPartition]]:
-        """Move leadership away from a broker; return the partitions that it still leads since no other replica can."""
+        """Move leadership away from a broker; return the partitions that it still leads since no other replica can yet.
+        Those of a single replica are left out: none ever will, and as in Kafka the broker does not wait for them."""
         registration = self._context.brokers[broker]
         if not registration.stopping:
             yield StateChange("info", f"broker {broker} is shutting down")
             self._context.brokers[broker] = replace(registration, stopping=True)
             self._batch.add_update_metadata()
         yield from self._shut_down([broker])
-        return self._led_by(broker)
+        return [partition for partition in self._led_by(broker) if len(self._context.replicas(partition)) > 1]
 
     def resume_controlled_shutdowns(self) -> Steps[None]:
         """At a failover: a request for controlled shutdown may have reached the last controller only."""

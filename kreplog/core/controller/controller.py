@@ -47,7 +47,7 @@ from kreplog.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from kreplog.types import Check, Create, Delete, SetData, StoreOperation
+from kreplog.types import Check, Create, Delete, SetData, StoreOperation, WatchEvent
 
 RETRY_MS = 500
 """Delay before a controller starts over after an error of the store."""
@@ -136,7 +136,7 @@ class Controller:
                 self._resign()
                 self._session = None
             case WatchFired(watched):
-                yield from self._watch_fired(watched.path, now_ms)
+                yield from self._watch_fired(watched, now_ms)
             case ControlReplied():
                 yield from self._control_replied(event)
             case Received(reply_to, ControlledShutdownRequest() as request):
@@ -234,11 +234,11 @@ class Controller:
 
     # The active controller
 
-    def _watch_fired(self, path: str, now_ms: int) -> Steps[None]:
-        term = self._term
+    def _watch_fired(self, watched: WatchEvent, now_ms: int) -> Steps[None]:
+        term, path = self._term, watched.path
         if path == nodes.CONTROLLER:
             yield from self._controller_changed(now_ms)
-        elif not self.active:
+        elif not self.active or _is_deleted_request(watched):
             return
         elif _under(path, nodes.BROKER_IDS) or _under(path, nodes.BROKER_CONFIGS):
             yield from term.brokers.on_change()
@@ -406,6 +406,12 @@ def _create(path: str, data: bytes) -> Steps[None]:
 
 def _under(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory + "/")
+
+
+def _is_deleted_request(watched: WatchEvent) -> bool:
+    """Whether a request for a partition was deleted: the watch on its directory's children has fired as well, once for
+    the thousands of requests that a multi has fulfilled."""
+    return watched.kind == "deleted" and any(watched.path.startswith(under + "/") for under in nodes.PARTITION_REQUESTS)
 
 
 def _name(path: str) -> str:

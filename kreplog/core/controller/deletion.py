@@ -198,7 +198,7 @@ class Deletion:
         for _ in range(fencing.ATTEMPTS):
             numbers: list[str] = (yield GetChildren(nodes.topic(name))) or []
             inner = [path for number in numbers for path in _nodes_of_partition(name, number)]
-            for under in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
+            for under in nodes.PARTITION_REQUESTS:
                 requests: list[str] = (yield GetChildren(f"{under}/{name}")) or []
                 inner += [*(f"{under}/{name}/{number}" for number in requests), f"{under}/{name}"]
             last = (nodes.topic_config(name), nodes.topic(name), f"{nodes.DELETED_TOPICS}/{name}")

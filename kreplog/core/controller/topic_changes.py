@@ -208,7 +208,7 @@ class TopicChanges:
 
     def delete_all_empty_directories(self) -> Steps[None]:
         """At a failover: the last controller may have failed before it deleted empty directories."""
-        for under in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
+        for under in nodes.PARTITION_REQUESTS:
             topics: list[str] = (yield GetChildren(under)) or []
             yield from self.delete_empty_directories(under, topics)
 

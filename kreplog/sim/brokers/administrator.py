@@ -220,7 +220,7 @@ class Administrator:
         for root in (nodes.DELETED_TOPICS, nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS, nodes.BROKER_FAILURES):
             for name in children(root):
                 return f"{root}/{name}"
-        for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
+        for root in nodes.PARTITION_REQUESTS:
             for name in children(root):
                 for number in children(f"{root}/{name}"):
                     return f"{root}/{name}/{number}"

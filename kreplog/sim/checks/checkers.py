@@ -539,7 +539,8 @@ class Checkers:
             self.violate("stale log dir event", text, None)
 
     def exits(self, broker: int, all_moved: bool) -> None:
-        """A broker exits after a controlled shutdown. all_moved: since it leads no partition any more."""
+        """A broker exits after a controlled shutdown. all_moved: since it leads no partition any more that another
+        broker could lead."""
         for model in self.models.values():
             state = model.state
             if all_moved and state is not None and state.leader == broker and set(state.isr) - {broker}:

@@ -156,7 +156,7 @@ def _check_leftovers(
     for path in sorted(dump):
         for root in _REQUESTS:
             # The parents of requests may stay: /admin/partitions_reassigned/[topic] holds no request itself.
-            depth = 2 if root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED) else 1
+            depth = 2 if root in nodes.PARTITION_REQUESTS else 1
             below = path.removeprefix(root + "/").split("/") if path.startswith(root + "/") else []
             if len(below) == depth or path == root in ELECTIONS:
                 checkers.violate("not converged", f"{path} is still pending", None)

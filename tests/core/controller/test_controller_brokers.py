@@ -367,7 +367,7 @@ def test_f15_controlled_shutdown_moves_leaders_and_followers_away() -> None:
     cluster.create_topic("lonely", {0: (1,)})
     cluster.run()
     lonely = TopicPartition("lonely", 0)
-    assert cluster.shut_down(1) == ControlledShutdownResponse(ErrorCode.NONE, (lonely,))
+    assert cluster.shut_down(1) == ControlledShutdownResponse(ErrorCode.NONE, ()), "nobody else ever leads it"
     assert cluster.leader_and_isr(T0) == (2, (2, 3))
     assert cluster.leader_and_isr(TopicPartition("u", 0)) == (2, (2,))
     assert cluster.brokers[1].stopped == {T0, TopicPartition("u", 0)}
@@ -380,6 +380,17 @@ def test_f15_controlled_shutdown_moves_leaders_and_followers_away() -> None:
     cluster.run()
     assert cluster.leader_and_isr(T0) == (2, (1, 2, 3))
     cluster.check()
+
+
+def test_a_controlled_shutdown_names_leaders_that_could_be_moved_later() -> None:
+    cluster = cluster_with(1, 3)
+    cluster.brokers[3].stop()
+    cluster.run()
+    cluster.catching_up = False
+    cluster.brokers[3].start()
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (1, (1,))
+    assert cluster.shut_down(1) == ControlledShutdownResponse(ErrorCode.NONE, (T0,))
 
 
 def test_f15_a_stopping_broker_is_never_elected_even_after_a_failover() -> None:

@@ -213,7 +213,7 @@ class History:
                 assert state.leader in state.isr
         assert set(context.partition_statuses.values()) <= {PartitionStatus.ONLINE}
         assert set(context.replica_statuses.values()) <= {ReplicaStatus.ONLINE}
-        directories = (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED, nodes.DELETED_TOPICS)
+        directories = (*nodes.PARTITION_REQUESTS, nodes.DELETED_TOPICS)
         for directory in (*directories, nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS):
             assert cluster.admin.children(directory) == []
         assert not cluster.exists(nodes.PREFERRED_ELECTION)

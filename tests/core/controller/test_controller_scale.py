@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing
+from kreplog.core.controller import admin_operations, fencing
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.request_batch import MAX_PARTITIONS_PER_REQUEST
 from kreplog.core.effects import DrainControlChannels, Effect, Multi, SendControl
@@ -100,6 +100,23 @@ def test_new_leaders_are_sent_before_other_isrs_are_written() -> None:
     cluster.check()
     assert all(state.isr == (2, 3) for state in cluster.controller.context.states.values())
     assert _partitions_sent_as_written(effects, led) == set(cluster.controller.context.states)
+
+
+def test_requests_that_are_fulfilled_are_not_read_again() -> None:
+    """The watches of thousands of requests fire as the controller deletes them; a broker's failure that comes after
+    them waits for none."""
+    cluster = _cluster(1, 3)
+    cluster.start_controller()
+    cluster.run()
+    effects = _noted(cluster)
+    placed = assign(dict.fromkeys(cluster.brokers), PARTITIONS * 10, 3)
+    additions = {number + 3: replicas for number, replicas in placed.items()}
+    cluster.write(*admin_operations.add_partitions_operations("t0", cluster.topic("t0"), additions, (1, 2, 3)))
+    cluster.run()
+    cluster.check()
+    assert len(cluster.topic("t0").partitions) == PARTITIONS * 10 + 3
+    counted = Counter(type(effect).__name__ for effect in effects)
+    assert counted["GetNodes"] + counted["GetChildren"] < 40
 
 
 def _partitions_sent_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[TopicPartition]:

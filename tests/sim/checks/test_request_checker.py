@@ -45,7 +45,7 @@ class World:
         )
         assignment = {0: (1, 2), 1: (2, 3)}
         self.write(*map(Create, nodes.PERSISTENT))
-        self.write(*(Create(f"{root}/t") for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED)))
+        self.write(*(Create(f"{root}/t") for root in nodes.PARTITION_REQUESTS))
         self.write(*create_topic_operations("t", "id", assignment, TopicConfig(), (1, 2, 3)))
 
     def write(self, *operations: StoreOperation) -> None:
