@@ -37,21 +37,13 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 _FIGURE = "figure"
 
-WITH_BROKERS = frozenset(
-    {
-        "client",
-        "client_libraries",
-        "cluster",
-        "commands",
-        "console",
-        "coord",
-        "hostile",
-        "integration",
-        "interop",
-        "server",
-    }
-)
-"""Folders whose tests start brokers: no two of them run at a time. Spark's do not either: a process has one JVM."""
+WORKER_GROUPS = {
+    "server": ("coord", "hostile", "server"),
+    "brokers": ("client", "client_libraries", "cluster", "commands", "console", "integration", "interop"),
+    "spark": ("spark",),
+}
+"""Folders whose tests run one at a time: of brokers within pytest's process, of clusters of processes, and of Spark,
+since a process has one JVM. Brokers are two groups for the sake of the two workers, which get half of the time each."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,8 +56,8 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all tests with brokers to one worker, all with Spark to one, and each other module to one; of the long
-    tests of faults each alone, since those of one module take a quarter of an hour, each in its own process."""
+    """Give each of WORKER_GROUPS to one worker, and each other module; of the long tests of faults each alone, since
+    those of one module take a quarter of an hour, each in its own process."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
@@ -76,10 +68,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _worker_group(nodeid: str, runs_long: bool) -> str:
     module = nodeid.partition("::")[0]
     folder = module.split("/")[1]
-    if folder in WITH_BROKERS:
-        return "brokers"
-    if folder == "spark":
-        return "spark"
+    for group, folders in WORKER_GROUPS.items():
+        if folder in folders:
+            return group
     return nodeid if runs_long and folder == "faults" else module
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from statistics import median
 
-from tests.conftest import WITH_BROKERS
+from tests.conftest import WORKER_GROUPS
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -30,7 +30,7 @@ def test_tests_stand_in_the_folders_of_the_package() -> None:
 
 
 def test_the_folders_that_one_worker_runs_exist() -> None:
-    assert folders(TESTS) >= WITH_BROKERS
+    assert folders(TESTS) >= set().union(*WORKER_GROUPS.values())
 
 
 def test_files_are_short_enough_to_be_read() -> None:

@@ -34,6 +34,7 @@ confluent: Any = pytest.importorskip("confluent_kafka", reason="needs confluent-
 
 PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+both_when_long = pytest.mark.parametrize("protocol", [pytest.param(PROTOCOLS[0], marks=pytest.mark.long), PROTOCOLS[1]])
 
 
 class Secured(NamedTuple):
@@ -112,7 +113,7 @@ def test_kafka_python_produces_and_consumes(secured: Secured, protocol: str) -> 
     consumer.close()
 
 
-@every_protocol
+@both_when_long
 def test_librdkafka_goes_on_when_its_token_expires(secured: Secured, protocol: str) -> None:
     """It authenticates itself again with a new token (KIP-368): nothing is lost, nobody notices."""
     errors: list[Any] = []
@@ -159,7 +160,7 @@ def test_a_token_of_another_issuer_is_refused(secured: Secured, tmp_path: Path) 
         producer.poll(0.1)
 
 
-@every_protocol
+@both_when_long
 def test_kreplogs_connections_go_on_when_their_tokens_expire(secured: Secured, protocol: str) -> None:
     """Both kinds of connection, the same ones: they authenticate again with new tokens (KIP-368)."""
     lifetime_s = 10.0

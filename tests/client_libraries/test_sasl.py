@@ -171,7 +171,7 @@ def test_librdkafka_goes_on_after_the_end_of_a_session(secured: Secured) -> None
     assert not failed
 
 
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("protocol", [pytest.param("SASL_PLAINTEXT", marks=pytest.mark.long), "SASL_SSL"])
 def test_kreplogs_clients_produce_and_consume_over_several_lifetimes(secured: Secured, protocol: str) -> None:
     pa = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra `arrow`")
     security, address = secured.client(MECHANISMS[1], protocol=protocol), secured.addresses[protocol]

@@ -130,6 +130,7 @@ def test_power_loss_of_hundreds_of_tables(folder: Path, shim: Path, kind: str, f
     figure(play("table_power_loss", folder, kind, 1000, 350, shim=shim, deaths=KILLS, images=CUTS))
 
 
+@pytest.mark.long
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
     """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
     namespace = ["unshare", "--mount", "--propagation", "private"]

@@ -86,7 +86,7 @@ def test_an_exchange_that_was_overheard_opens_nothing(tmp_path: Path, version: i
     run(work)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_any_bytes_in_an_exchange_end_their_connection_alone(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -35,6 +35,7 @@ def paused(cluster: LocalCluster, *brokers: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_producer_loses_nothing_at_a_broker_that_no_controller_reaches(tmp_path: Path) -> None:
     """The controller and another broker are paused, so that only the third, which restarts, responds."""
     outcomes: list[Any] = []

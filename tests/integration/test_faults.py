@@ -163,6 +163,7 @@ def test_all_are_killed_at_once(cluster: LocalCluster, view: View) -> None:
     judge(cluster, load)
 
 
+@pytest.mark.long
 def test_rolling_restart(cluster: LocalCluster, view: View) -> None:
     with load_on(cluster, "rolling") as load:
         for broker in cluster.brokers:

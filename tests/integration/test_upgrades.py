@@ -77,7 +77,7 @@ def restart(cluster: LocalCluster, broker: int) -> None:
     cluster.start([broker])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_brokers_are_upgraded_one_by_one_and_then_the_level_is_finalized(
     cluster: MixedCluster, next_version: Path, run: Run
 ) -> None:

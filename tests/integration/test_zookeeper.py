@@ -56,6 +56,7 @@ def lose_leader(cluster: LocalCluster, view: View, load: Load) -> None:
     load.goes_on()
 
 
+@pytest.mark.long
 def test_a_leader_is_killed(pair: Pair) -> None:
     cluster, _ = pair
     with View(cluster) as view, load_on(cluster, "killed") as load:

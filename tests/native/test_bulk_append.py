@@ -17,7 +17,7 @@ import pytest
 
 from kreplog import Log, LogConfig, errors
 from kreplog._native import batch, writable
-from kreplog._native.ledger import MAX_WRITERS, WriterLedger, ledger_path
+from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog.bulk_append import BulkAppend, last_sequence
 from tests.faults.forked import result_of
 from tests.waiting import InThread
@@ -247,17 +247,19 @@ def test_truncation_forgets_what_it_cuts(path: Path) -> None:
         assert log.append_once(batches(b"a"), writer="early", sequence=0) == range(9, 10)
 
 
-def test_the_idlest_writers_are_forgotten(tmp_path: Path) -> None:
+def test_the_idlest_writers_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 60
+    monkeypatch.setattr("kreplog._native.ledger.MAX_WRITERS", limit)
     ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
-    for number in range(MAX_WRITERS + 3):
+    for number in range(limit + 3):
         ledger.begin(f"w{number}", 0, number)
         ledger.commit(number + 1, number)
-        if number == MAX_WRITERS // 2:
+        if number == limit // 2:
             ledger.begin("w0", 1, number + 1)
             ledger.commit(number + 1, number)
     ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
-    known = [number for number in range(MAX_WRITERS + 3) if ledger.committed(f"w{number}") is not None]
-    assert known == [0, *range(4, MAX_WRITERS + 3)]
+    known = [number for number in range(limit + 3) if ledger.committed(f"w{number}") is not None]
+    assert known == [0, *range(4, limit + 3)]
 
 
 @pytest.mark.parametrize("latest", [3_600_000, 2**63 - 1])
