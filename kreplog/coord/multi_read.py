@@ -24,7 +24,7 @@ class MultiRead(NamedTuple):
 
     @staticmethod
     def deserialize(response: bytes, offset: int) -> list[tuple[bytes | None, Any] | Exception | None]:
-        """Of each path, in order: data and stat; None where there is no node; the error of a node that cannot be
+        """The outcome for each path, in order: data and stat; None where there is no node; the error where it cannot be
         read."""
         found: list[tuple[bytes | None, Any] | Exception | None] = []
         while True:

@@ -23,7 +23,7 @@ def test_a_node_that_belongs_to_others_is_named(zookeeper: ZooKeeperServer) -> N
         session = store.connect(5000)
         session.create("/readable", b"x")
         client.create(f"{root}/foreign", b"y", acl=[make_digest_acl("another", "secret", all=True)])
-        with pytest.raises(CoordinationError, match="^/foreign: .*ACL"):
+        with pytest.raises(CoordinationError, match=r"^/foreign: .*ACL"):
             session.get_many(["/readable", "/none", "/foreign", "/readable"])
         found = session.get_many(["/readable", "/none", "/readable"])
         assert [None if node is None else node.data for node in found] == [b"x", None, b"x"]

@@ -51,7 +51,7 @@ def start(ends: Mapping[int, int], link: Link) -> BaseProcess:
 
 
 def _copy(ends: dict[int, int], link: Link) -> None:
-    ends |= {other: one for one, other in ends.items()}
+    ends |= {outer: inner for inner, outer in ends.items()}
     chance, numbers = random.Random(_SEED), itertools.count()
     on_the_way: list[tuple[float, int, int, bytes]] = []
     arrivals = select.poll()

@@ -20,6 +20,7 @@ from kreplog.core.controller import (
     reassignment,
 )
 from kreplog.core.controller.automatic_creation import AutomaticCreation
+from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
@@ -243,6 +244,30 @@ def _other_request_counts() -> list[Patch]:
             return
 
     return [(admin_requests, "_in_directory", in_directory)]
+
+
+@MUTATIONS.add("requests-by-partition-unseen")
+def _requests_by_partition_unseen() -> list[Patch]:
+    """New requests for partitions are taken for those that were deleted: none is noticed before a failover."""
+    return [
+        (
+            controller,
+            "_is_deleted_request",
+            lambda watched: any(watched.path.startswith(under) for under in nodes.PARTITION_REQUESTS),
+        )
+    ]
+
+
+@MUTATIONS.add("leaders-left-at-shutdown")
+def _leaders_left_at_shutdown() -> list[Patch]:
+    """The controller names no partition that a stopping broker still leads, of whatever number of replicas."""
+
+    def nothing_remains(self: BrokerChanges, broker: int) -> Steps[list[TopicPartition]]:
+        yield from right(self, broker)
+        return []
+
+    right = BrokerChanges.on_controlled_shutdown
+    return [(BrokerChanges, "on_controlled_shutdown", nothing_remains)]
 
 
 @MUTATIONS.add("missing-topics-deleted")
