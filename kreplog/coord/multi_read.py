@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from kazoo.exceptions import EXCEPTIONS, NoNodeError
 from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, read_buffer, stat_struct
@@ -11,11 +12,13 @@ from kazoo.protocol.states import ZnodeStat
 _ERROR = -1
 
 
-class MultiRead(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MultiRead:
     """A request of the nodes at `paths`, as kazoo's own are: for KazooClient._call."""
 
+    type: ClassVar[int] = 22
+
     paths: tuple[str, ...]
-    type = 22
 
     def serialize(self) -> bytes:
         header = MultiHeader(GetData.type, False, -1).serialize()
