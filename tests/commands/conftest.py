@@ -30,7 +30,8 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers that serve. Whoever stops one starts it again."""
     from tests.integration import clusters
 
-    with clusters.running(tmp_path_factory.mktemp("trio") / "c", clusters.GROUPS) as made:
+    settings = (*clusters.GROUPS, '"controlled.shutdown.max.wait.ms" = 3000')  # the only in-sync replicas stop, too
+    with clusters.running(tmp_path_factory.mktemp("trio") / "c", settings) as made:
         yield made
 
 
