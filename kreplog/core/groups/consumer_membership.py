@@ -367,7 +367,8 @@ class ConsumerMembership:
     def _resolve(self, consumer: ConsumerGroup, now_ms: int, wall_ms: int, view: DescribableTopics) -> None:
         """Match the expressions of the members, those that are new and, when topics have come or gone, the others. A
         topic that has matched does so still, and is dropped once it is known to be gone. view: of the member whose
-        heartbeat it is, as in Kafka's TopicRegexResolver, which authorizes the matches as those of the group."""
+        heartbeat it is, as in Kafka's TopicRegexResolver, which authorizes the matches as those of the group; names
+        that it does not describe cost no time of RE2, which a hostile expression may take a lot of."""
         wanted, version = consumer.expressions, (self._cluster.topics_version, view.version)
         known, is_certain = consumer.topics.known.keys(), consumer.topics.is_certain(now_ms)
         for regex in [regex for regex in consumer.regexes if regex not in wanted]:
@@ -378,9 +379,10 @@ class ConsumerMembership:
         pending = sorted(wanted if have_changed else wanted - consumer.regexes.keys())
         if have_changed:
             consumer.resolved_version, consumer.missing = version, frozenset()
+        describable = list(filter(view.describes, self._cluster.topics())) if pending else []
         for regex in pending:
             former = frozenset(() if regex not in consumer.regexes else consumer.regexes[regex].topics)
-            matched = matching(regex, self._cluster.topics()) or frozenset()
+            matched = matching(regex, describable) or frozenset()
             found = frozenset(filter(view.describes, matched | (known & former if is_certain else former)))
             consumer.missing |= found - matched
             topics = tuple(sorted(found))
