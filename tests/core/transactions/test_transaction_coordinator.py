@@ -27,7 +27,7 @@ from kreplog.core.transaction_messages import (
     TransactionRecord,
 )
 from kreplog.core.transactions.marker_writer import ABSENCE_MS
-from kreplog.core.transactions.transaction_listing import IDS_PER_STEP
+from kreplog.core.transactions.transaction_listing import CHARACTERS_PER_STEP, IDS_PER_STEP
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
@@ -435,6 +435,21 @@ def test_many_transactional_ids_are_listed_in_steps() -> None:
     assert listing not in shell.replies
     shell.tick(1)
     assert sorted(listed.transactional_id for listed in shell.replies[listing].transactions) == sorted(names)
+
+
+def test_a_step_compares_few_characters_with_a_pattern() -> None:
+    """A client needs no right for a list, and RE2 takes up to 30 µs for a character."""
+    shell = Shell()
+    names = [f"{number:0{CHARACTERS_PER_STEP // 4}}" for number in range(9)]
+    for name in names:
+        shell.request(InitProducerIdRequest(name, TIMEOUT_MS, 100))
+    assert shell.request(ListTransactionsRequest(pattern="0+[0-9]")) is None
+    listing, steps = shell.count, 1
+    while listing not in shell.replies:
+        shell.tick(1)
+        steps += 1
+    assert steps == 3
+    assert sorted(listed.transactional_id for listed in shell.replies[listing].transactions) == names
 
 
 @pytest.mark.parametrize("again", [False, True])
