@@ -12,43 +12,30 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kreplog.replay import lessons
+from kreplog.replay import lesson_files, lessons
 from kreplog.replay.page import render
 from kreplog.replay.seed_page import PageFile
 from kreplog.sim import simulate
 
-SCENARIOS = Path(__file__).parent.parent / "tests" / "scenarios"
 FOLDER = "replays"
 """Folder of the pages in the output."""
-
-GROUPS = {
-    "leaders": ("leader-fails-*", "two-leaders-*", "f1-*", "f2-*", "f3-*", "f6-*"),
-    "isr": ("follower-*", "f13-*", "f14-*", "f16-*", "f17-*", "f18-*", "f31-*", "kip-*"),
-    "controllers": ("failure-*", "f27-*", "f28-*", "f29-*", "f30-*", "controller-*", "state-*"),
-    "placement": ("fifteen-*", "add-*"),
-}
-"""File names of scenarios, as patterns, by group."""
 
 BROKEN_RULE = "truncate-to-watermark"
 BROKEN_SEED = 3
 """A seed that finds that mutation, within two seconds of virtual time."""
 
 
-def scenarios(group: str) -> list[Path]:
-    """The scenario files of a group, in its order."""
-    return [path for pattern in GROUPS[group] for path in sorted(SCENARIOS.glob(f"{pattern}.txt"))]
-
-
 class Lessons(SphinxDirective):
     """The list of a group's lessons: a link to each page, and its sentence."""
 
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
         items = nodes.bullet_list()
-        for path in scenarios(self.arguments[0]):
-            title, sentence = lessons.heading(path.stem, path.read_text(encoding="utf-8"))
-            link = nodes.reference("", title, refuri=f"{FOLDER}/{path.stem}.html", internal=False)
+        for name in lesson_files.names(self.arguments[0]):
+            title, sentence = lesson_files.heading(name)
+            link = nodes.reference("", title, refuri=f"{FOLDER}/{name}.html", internal=False)
             items += nodes.list_item("", nodes.paragraph("", "", link, nodes.Text(f": {sentence}")))
         return [items]
 
@@ -67,11 +54,11 @@ class BrokenRule(SphinxDirective):
 def write(folder: Path) -> None:
     """Write all pages into `folder`. Raises ScenarioError if an expectation of a scenario does not hold."""
     folder.mkdir(exist_ok=True)
-    for group in GROUPS:
-        for path in scenarios(group):
-            recording = lessons.record(path.stem, path.read_text(encoding="utf-8"))
+    for group in lesson_files.GROUPS:
+        for name in lesson_files.names(group):
+            recording = lessons.record(name)
             recording.limit()
-            (folder / f"{path.stem}.html").write_text(render(recording), encoding="utf-8")
+            (folder / f"{name}.html").write_text(render(recording), encoding="utf-8")
     page, options = PageFile(folder / f"{BROKEN_RULE}.html"), simulate.Options(mutation=BROKEN_RULE)
     page.write(simulate.run_seed(BROKEN_SEED, options, traced=True, watchers=[page.watch]), options)
 

@@ -47,7 +47,7 @@ since a process has one JVM. Brokers are two groups for the sake of the two work
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
+    parser.addoption("--rewrite", action="store_true", help="write into kreplog/sim/scenarios what the cores do now")
 
 
 def pytest_sessionstart() -> None:

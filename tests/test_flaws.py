@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
+SCENARIOS = TESTS.parent / "kreplog" / "sim" / "scenarios"
 FLAWS = range(1, 43)
 
 _FLAW = re.compile(r"(?<![a-z0-9])f([0-9]+)(?=[_-])")
@@ -28,8 +29,8 @@ def named() -> Iterator[tuple[str, str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 yield str(path.relative_to(TESTS)), node.name, ast.get_docstring(node) or ""
-    for path in sorted((TESTS / "scenarios").glob("*.txt")):
-        yield str(path.relative_to(TESTS)), path.stem, ""
+    for path in sorted(SCENARIOS.glob("*.txt")):
+        yield str(path.relative_to(TESTS.parent)), path.stem, ""
 
 
 @cache

@@ -86,7 +86,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog.core.security", "kreplog.core.quotas"},
     # batches: what is in a fetched batch; log: the logs of a directory; wire: names of error codes.
     "kreplog.console": EVERYWHERE
-    | {"kreplog.batches", "kreplog.client", "kreplog.log", "kreplog.wire"}
+    | {"kreplog.batches", "kreplog.client", "kreplog.log", "kreplog.replay", "kreplog.wire"}
     | {"kreplog.core.messages", "kreplog.core.security"},
     # sim, replay: `kreplog simulate`, imported when it is run.
     "kreplog.cli": EVERYWHERE

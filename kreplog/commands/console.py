@@ -1,8 +1,9 @@
-"""`kreplog console`: a page in the browser that shows a cluster, or a directory of logs, as it changes."""
+"""`kreplog console`: a page in the browser that shows a cluster, or a directory of logs, as it changes; and replays."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from kreplog.errors import UsageError
 if TYPE_CHECKING:
     from kreplog.console.cluster_source import ClusterSource
     from kreplog.console.live import Source
+    from kreplog.console.replays import Replays
 
 DEFAULT_PORT = 8092
 MIN_TOKEN_CHARS = 32
@@ -35,6 +37,10 @@ def console(
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="A seed of the simulator to step through, in place of a cluster."),
+    ] = None,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
     ] = DEFAULT_PORT,
@@ -50,7 +56,8 @@ def console(
         typer.Option("--bearer-token-file", help="File with the token that the proxy sends: Authorization: Bearer."),
     ] = None,
 ) -> None:
-    """Show a cluster in the browser, as it changes. Only this host can connect, with the address that is printed."""
+    """Show a cluster in the browser, as it changes, and replays of failures, step by step. Only this host can connect,
+    with the address that is printed."""
     try:
         from kreplog.console import web_server
         from kreplog.console.access import LOGIN, ConsoleAccess
@@ -59,7 +66,7 @@ def console(
             f"kreplog console needs {error.name}, which is not installed: pip install 'kreplog[console]'"
         ) from error
     bearer = "" if bearer_token_file is None else _bearer_token(bearer_token_file)
-    source = _source(directory, cluster, bootstrap, command_config)
+    source, replays = _sources(directory, cluster, bootstrap, command_config, seed)
     with web_server.listen(port) as listening:
         actual = listening.getsockname()[1]
         announced: list[str] = []
@@ -71,23 +78,42 @@ def console(
 
         async def run() -> None:
             access = ConsoleAccess(actual, announce, origin, bearer)
-            await web_server.serve(listening, web_server.application(source, access, allow_writes=allow_writes))
+            await web_server.serve(
+                listening, web_server.application(source, access, replays, allow_writes=allow_writes)
+            )
 
         asyncio.run(run())
 
 
-def _source(directory: Path | None, cluster: Path | None, bootstrap: str | None, command_config: Path | None) -> Source:
-    """The directory, or else the cluster. A wrong address, or a cluster that is not running, is an error here, and
-    later one on the page."""
+def _sources(
+    directory: Path | None, cluster: Path | None, bootstrap: str | None, command_config: Path | None, seed: int | None
+) -> tuple[Source, Replays]:
+    """The directory or nothing but a seed where they are given, or else the cluster; and the replays beside it. A wrong
+    address, or a cluster that is not running, is an error here, and later one on the page."""
+    from kreplog.console.replays import Replays
+
+    if sum(given is not None for given in (directory, bootstrap, seed)) > 1:
+        raise UsageError("DIRECTORY, --bootstrap and --seed exclude each other: give one of them")
+    if seed is not None:
+        from kreplog.console.replay_source import ReplaySource
+
+        return ReplaySource(), Replays(seed)
     if directory is not None:
         from kreplog.console.directory_source import DirectorySource
 
-        if bootstrap is not None:
-            raise UsageError("give either DIRECTORY or --bootstrap")
         if (directory / "cluster.json").exists():
             raise UsageError(f"{directory} is the directory of a cluster: kreplog console --cluster {directory}")
-        return DirectorySource(directory)
-    return cluster_source(cluster, bootstrap, command_config)
+        return DirectorySource(directory), Replays()
+    connected: Callable[[], ClusterSource] = partial(cluster_source, cluster, bootstrap, command_config)
+    return connected(), Replays(None, log_folders(cluster, bootstrap), connected)
+
+
+def log_folders(cluster: Path | None, bootstrap: str | None) -> Mapping[int, Path]:
+    """Where the log files of the cluster's brokers are, by id; empty where only their addresses are given."""
+    if bootstrap is not None:
+        return {}
+    local = LocalCluster(cluster or "")
+    return {broker: local.home(broker) / "logs" for broker in local.brokers}
 
 
 def cluster_source(cluster: Path | None, bootstrap: str | None, command_config: Path | None) -> ClusterSource:
@@ -101,7 +127,7 @@ def cluster_source(cluster: Path | None, bootstrap: str | None, command_config: 
         return ClusterSource(connect, ["--bootstrap", bootstrap, *config])
     local = LocalCluster(cluster or "")
     words = ["--cluster", str(local.directory), *config]
-    logs = StateChangeLogs({broker: local.home(broker) / "logs" for broker in local.brokers})
+    logs = StateChangeLogs(log_folders(cluster, bootstrap))
     return ClusterSource(connect, words, _metrics(local), local.controller_epoch, logs.read)
 
 

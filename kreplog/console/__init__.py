@@ -8,6 +8,7 @@ timeline          events, the newest of them; cluster_changes: what changed betw
 cluster_source    a running cluster, by the blocking clients of client_threads
 directory_source  logs in a directory
 cluster_requests  what a page requests of a cluster; acts: what it changes; parameters: of both
+replays           pages to step through; tracing: of a running cluster; replay_source: nothing but them
 record_pages      record batches as JSON
 group_lags        the facts of all groups, by and by; group_lag_times, lag_times, lag_history: their lags over time
 broker_metrics    the metrics that brokers serve; topic_rates: records a second of topics

@@ -27,7 +27,7 @@ MAX_SESSIONS = 100
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
@@ -134,5 +134,5 @@ def _equal(given: str, secret: str) -> bool:
 
 
 async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """For Application.on_response_prepare: every response has HEADERS, errors too."""
-    response.headers.update(HEADERS)
+    """For Application.on_response_prepare: every response has HEADERS, errors too; a page of its own has its policy."""
+    response.headers.update({**HEADERS, **response.headers})

@@ -44,7 +44,7 @@ class ClusterSource:
     metrics: host:port where brokers serve metrics, by id. controller_epoch: reads it, as the coordination store has it;
     for clusters on this host, as is state_changes: reads the lines of state-change logs that a page requests."""
 
-    views = ("cluster", "records", "groups", "settings")
+    views = ("cluster", "records", "groups", "settings", "replays")
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class DirectorySource:
     """The topics in `path`: a partition's directory, <folder>/<topic>-<partition>; a topic, <folder>/<topic>; or a
     folder of them. Raises UsageError where there is none of these."""
 
-    views = ("cluster", "records")
+    views = ("cluster", "records", "replays")
 
     def __init__(self, path: Path) -> None:
         self._folder, self._only = _folder_of(path)

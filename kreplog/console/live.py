@@ -67,12 +67,14 @@ class Source(Protocol):
 
 
 class Watch:
-    """The last snapshot of a source, and the events so far. writable: pages may act. error: why the snapshot is old,
-    "" where it is not. run_id: a random name, as events of another watch have the same numbers."""
+    """The last snapshot of a source, and the events so far. writable: pages may act. log_replays: they can replay what
+    the brokers logged. error: why the snapshot is old, "" where it is not. run_id: a random name, as events of another
+    watch have the same numbers."""
 
-    def __init__(self, source: Source, writable: bool) -> None:
+    def __init__(self, source: Source, writable: bool, log_replays: bool) -> None:
         self.source = source
         self.writable = writable
+        self.log_replays = log_replays
         self.run_id = secrets.token_hex(8)
         self.timeline = Timeline()
         self._out_of_sync = OutOfSync()
@@ -114,6 +116,7 @@ class Watch:
             self.overview = {
                 "views": self.source.views,
                 "writable": self.writable,
+                "log_replays": self.log_replays,
                 **snapshot.overview(),
                 "out_of_sync": self._out_of_sync.brokers(),
             }

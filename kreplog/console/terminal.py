@@ -49,7 +49,7 @@ class TerminalView:
     def __init__(self, source: Source, console: Console) -> None:
         self._source = source
         self._console = console
-        self._watch = Watch(source, writable=False)
+        self._watch = Watch(source, writable=False, log_replays=False)
         self.facts = Facts()
         self.selection = Selection()
         self._notes: dict[str, str] = {}

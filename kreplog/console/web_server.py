@@ -18,7 +18,9 @@ from kreplog.client.bulk_errors import BrokersUnreachableError
 from kreplog.console.access import ConsoleAccess, Handler, add_headers
 from kreplog.console.live import Source, Watch, serve_page
 from kreplog.console.parameters import number_in
+from kreplog.console.replays import Replays
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
+from kreplog.replay.page import policy_of_pages
 
 MAX_BODY_BYTES = 2 << 20
 SHUTDOWN_S = 2.0
@@ -47,11 +49,13 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     return web.json_response({"error": text}, status=status)
 
 
-def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = False) -> web.Application:
+def application(
+    source: Source, access: ConsoleAccess, replays: Replays, *, allow_writes: bool = False
+) -> web.Application:
     """The routes. access: what each request is checked by. allow_writes: pages may change the cluster."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[access.middleware, errors_as_json])
     app.on_response_prepare.append(add_headers)
-    watch = Watch(source, allow_writes)
+    watch = Watch(source, allow_writes, replays.has_logs)
 
     async def watching(_: web.Application) -> AsyncIterator[None]:
         await watch.look()
@@ -60,6 +64,7 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await replays.close()
         await source.close()
 
     app.cleanup_ctx.append(watching)
@@ -87,6 +92,27 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
         before = number_in(request.query, "before")
         return web.json_response({"events": watch.timeline.before(before, request.query.get("topic"))})
 
+    async def listed_replays(_: web.Request) -> web.Response:
+        return web.json_response(replays.listing())
+
+    async def make_replay(request: web.Request) -> web.Response:
+        return web.json_response({"page": await replays.make(request.query)})
+
+    async def replay_page(request: web.Request) -> web.Response:
+        page = replays.page(request.match_info["id"])
+        if page is None:
+            raise web.HTTPNotFound(text="this replay is not kept any more: choose it again\n")
+        headers = {"Content-Security-Policy": f"{policy_of_pages()}; frame-ancestors 'self'"}
+        return web.Response(body=page, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def trace(request: web.Request) -> web.Response:
+        changes = {"start": replays.start_trace, "stop": replays.stop_trace}
+        change = changes.get(request.match_info["name"])
+        if change is None:
+            raise web.HTTPNotFound
+        parameters, _ = _act_request(await request.text())
+        return web.json_response(change(parameters))
+
     async def act(request: web.Request) -> web.Response:
         if not allow_writes:
             raise web.HTTPForbidden(text="this console changes nothing: start it with --allow-writes\n")
@@ -100,6 +126,10 @@ def application(source: Source, access: ConsoleAccess, *, allow_writes: bool = F
             web.get("/live", live),
             web.get("/api/record-field", record_field),
             web.get("/api/events", events),
+            web.get("/api/replays", listed_replays),
+            web.get("/api/replays/page", make_replay),
+            web.get("/replays/{id}", replay_page),
+            web.post("/api/traces/{name}", trace),
             web.get("/api/{name}", read),
             web.post("/api/acts/{name}", act),
         ]

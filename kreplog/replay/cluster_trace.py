@@ -90,7 +90,7 @@ class ClusterTrace:
                     f"{name} end {each.end}, high watermark {each.high_watermark}" for name, each in moved.items()
                 )
                 event = self._event("broker", text, broker, tuple(moved))
-                event.idle = True
+                event.idle = all((broker, name) in before.replicas for name in moved)  # seen first, it is shown
                 event.changes = [
                     {"broker": broker, "partition": name, **offsets._asdict()} for name, offsets in moved.items()
                 ]

@@ -1,10 +1,10 @@
-"""Lessons: scenarios of `tests/scenarios` as recordings, with their comments and commands among the events."""
+"""Recordings of lessons (lesson_files), with the comments and commands of the scenario among the events."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from kreplog.replay.lesson_files import heading_of, text_of
 from kreplog.replay.recorder import Recorder
 from kreplog.replay.recording import RecordedEvent, Recording
 from kreplog.sim.scenarios import scenario
@@ -22,28 +22,12 @@ _UNSEEN = ("run", "settle", "trace", "show")
 _OF_BROKER = re.compile(r"b(\d+) (.*)")
 
 
-class Heading(NamedTuple):
-    """The heading of a lesson. sentence: the first of its comment."""
-
-    title: str
-    sentence: str
+def record(name: str) -> Recording:
+    """The recording of a lesson. Raises UsageError, and ScenarioError if an expectation does not hold."""
+    return record_text(name, text_of(name))
 
 
-def heading(name: str, text: str) -> Heading:
-    """The heading of the scenario `name`, as in "f3-kip-279", with that text."""
-    words = re.sub(r"\bkip-(\d+)", r"KIP-\1", name)
-    flaw = re.match(r"f(\d+)-", words)
-    words = words[flaw.end() :] if flaw is not None else words
-    words = re.sub(r"(?<!KIP)-", " ", words)
-    title = words[:1].upper() + words[1:] + (f" (F{flaw[1]})" if flaw is not None else "")
-    comment = re.match(r"(?:#.*\n)*", text)
-    assert comment is not None
-    about = " ".join(line.lstrip("# ") for line in comment[0].splitlines())
-    sentence = re.match(r".*?[.](?= |$)", about)
-    return Heading(title, about if sentence is None else sentence[0])
-
-
-def record(name: str, text: str) -> Recording:
+def record_text(name: str, text: str) -> Recording:
     """The recording of the scenario `name` with that text. Raises ScenarioError if an expectation does not hold."""
     recorders: list[_Lesson] = []
 
@@ -52,7 +36,7 @@ def record(name: str, text: str) -> Recording:
         return recorders[0]
 
     scenario.run(text, watch)
-    title, sentence = heading(name, text)
+    title, sentence = heading_of(name, text)
     return recorders[0].recorder.finish(title, sentence, "")
 
 

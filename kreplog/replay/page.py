@@ -17,19 +17,23 @@ from kreplog.replay.recording import Recording
 def render(recording: Recording) -> str:
     """The page. The recording should be limited (Recording.limit)."""
     style, script = _read("page.css"), _read("page.js")
-    policy = "; ".join(
+    data = "\n".join(recording.lines()).replace("<", "\\u003c")
+    return _read("page.html").format(
+        policy=policy_of_pages(), title=html.escape(recording.title), style=style, data=data, script=script
+    )
+
+
+def policy_of_pages() -> str:
+    """The content security policy of every page, as in its own meta element."""
+    return "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
+            f"script-src {_hash(_read('page.js'))}",
+            f"style-src {_hash(_read('page.css'))}",
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
         )
-    )
-    data = "\n".join(recording.lines()).replace("<", "\\u003c")
-    return _read("page.html").format(
-        policy=policy, title=html.escape(recording.title), style=style, data=data, script=script
     )
 
 

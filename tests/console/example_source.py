@@ -31,7 +31,7 @@ def _bytes(text: str) -> dict[str, Any]:
 class ExampleSource(FakeSource):
     """Broker 1 has left the ISRs since the first look; a group is behind where it led."""
 
-    views = ("cluster", "records", "groups", "settings")  # type: ignore[assignment]  # more of them than FakeSource has
+    views = ("cluster", "records", "groups", "settings", "replays")  # type: ignore[assignment]  # more of them than FakeSource has
 
     def __init__(self) -> None:
         super().__init__()

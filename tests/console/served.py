@@ -14,6 +14,7 @@ from typing import Any
 from kreplog.console import web_server
 from kreplog.console.access import LOGIN, ConsoleAccess
 from kreplog.console.live import Source
+from kreplog.console.replays import Replays
 from kreplog.console.snapshot import BrokerRow, ClusterSnapshot, PartitionRow, TopicSnapshot
 from kreplog.errors import UsageError
 
@@ -116,7 +117,13 @@ class Console:
 
 @contextmanager
 def serving(
-    source: Source, *, port: int = 0, origin: str = "", bearer: str = "", allow_writes: bool = False
+    source: Source,
+    *,
+    port: int = 0,
+    origin: str = "",
+    bearer: str = "",
+    allow_writes: bool = False,
+    replays: Replays | None = None,
 ) -> Iterator[Console]:
     """A console of `source`. port: 0 for any free one."""
     with web_server.listen(port) as listening:
@@ -127,7 +134,7 @@ def serving(
 
         async def run() -> None:
             access = ConsoleAccess(console.port, console.tokens.append, origin, bearer)
-            app = web_server.application(source, access, allow_writes=allow_writes)
+            app = web_server.application(source, access, replays or Replays(), allow_writes=allow_writes)
             async with web_server.serving(listening, app):
                 ready.set()
                 await stop.wait()

@@ -20,6 +20,7 @@ VIEWS = {
     "groups/billing": "lag at least 1,842",
     "settings/topic/orders": "retention.ms",
     "settings/acls": "User:billing",
+    "replays": "Lessons",
 }
 """A text of each view, by its address."""
 

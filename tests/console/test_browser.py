@@ -23,6 +23,7 @@ from kreplog.commands.connecting import bootstrap_servers
 from kreplog.console.access import LOGIN
 from kreplog.console.cluster_source import ClusterSource
 from kreplog.console.directory_source import DirectorySource
+from kreplog.console.replays import Replays
 from kreplog.console.snapshot import ClusterSnapshot, PartitionRow, TopicSnapshot
 from tests.console.served import WITHIN_S, Console, FakeSource, serving, topic
 from tests.integration import clusters
@@ -117,7 +118,8 @@ def source_of(cluster: LocalCluster) -> ClusterSource:
 def test_a_broker_that_is_killed_while_one_looks(
     cluster: LocalCluster, browser: Browser, figure: Callable[[str], None]
 ) -> None:
-    with visiting(browser, source_of(cluster)) as visit:
+    folders = {broker: cluster.home(broker) / "logs" for broker in cluster.brokers}
+    with visiting(browser, source_of(cluster), replays=Replays(None, folders)) as visit:
         page = visit.page
         sees(page, "Healthy: 3 brokers")
         other = visit.tab("/#/topic/events")
@@ -145,6 +147,13 @@ def test_a_broker_that_is_killed_while_one_looks(
         sees(page, "Healthy: 3 brokers")
         sees(other, "6 partitions, 0 degraded")
         sees(other, "ISR grows", ".events")
+        # What really happened when it died: the logs of all brokers around that time.
+        page.locator(".events li", has_text="broker 2 is gone").get_by_role("link", name="replay").click()
+        replay = page.frame_locator("iframe.replay")
+        replay.locator(".row", has_text="LeaderAndIsr").first.wait_for()
+        changes = page.frames[-1].evaluate("() => replay.events.flatMap((event) => event.changes ?? [])")
+        assert {"broker": 2, "status": "down"} in changes
+        assert any(change.get("leader") in (0, 1) and 2 not in change["isr"] for change in changes if "isr" in change)
 
 
 def test_a_cluster_that_is_gone_and_comes_back(cluster: LocalCluster, browser: Browser) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "kreplog" / "_native"
 PAGES = (ROOT / "kreplog" / "console" / "static", ROOT / "kreplog" / "replay" / "static")
+SCENARIOS = ROOT / "kreplog" / "sim" / "scenarios"
 MODULES = {path.stem for path in NATIVE.glob("*.pyx")}
 
 SDIST_TOP = {
@@ -25,13 +26,15 @@ SDIST_TOP = {
 """What an sdist has at its top: all that its receiver needs to build, test and measure it."""
 
 _SDIST_PACKAGE_FILE = re.compile(
-    r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json|(console|replay)/static/\w+\.(html|css|js))"
+    r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json|(console|replay)/static/\w+\.(html|css|js)"
+    r"|sim/scenarios/[\w-]+\.(txt|md))"
 )
 _DIST_INFO = re.compile(r"kreplog-[\w.]+\.dist-info/")
 _WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
     r"|kreplog/(client|cluster|commands|console|coord|core|replay|schemas|server|sim|topic|wire)/(\w+/)?\w+\.(py|json)"
     r"|kreplog/(console|replay)/static/\w+\.(html|css|js)"
+    r"|kreplog/sim/scenarios/[\w-]+\.txt"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog_jobs/\w+\.py"
@@ -80,6 +83,7 @@ def check_sdist(sdist: Path) -> None:
         for folder, patterns in (
             ("kreplog/console/static", ("*",)),
             ("kreplog/replay/static", ("*",)),
+            ("kreplog/sim/scenarios", ("*.txt",)),
             ("kreplog", ("*.py", "*.py[ixd]", "*.pxd", "*.h")),
             ("spark", ("*.py",)),
         )
@@ -108,6 +112,7 @@ def check_wheel(wheel: Path, extension_suffix: str) -> None:
         needed |= {f"kreplog/_native/{module}{extension_suffix}", f"kreplog/_native/{module}.pyi"}
     needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "kreplog").rglob("*.py")}
     needed |= {path.relative_to(ROOT).as_posix() for folder in PAGES for path in folder.iterdir()}
+    needed |= {path.relative_to(ROOT).as_posix() for path in SCENARIOS.glob("*.txt")}
     needed |= {path.relative_to(ROOT).as_posix() for path in NATIVE.iterdir() if path.suffix in {".pxd", ".h"}}
     described = {_DIST_INFO.sub("", name) for name in files if _DIST_INFO.match(name)}
     needed |= {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"} - described

@@ -42,6 +42,7 @@ def test_each_moment_has_what_is_different_from_the_one_before() -> None:
         changes.setdefault(event.at, []).extend(event.changes)
     assert changes.keys() == {0, 400_000, 600_000}
     assert len(changes[0]) == 6  # two brokers, the controller, the partition, two replicas
+    assert [event.idle for event in found.events if event.at == 0] == [False] * 6  # logs are shown from the start
     assert changes[400_000] == [{"broker": 1, "status": "down"}]
     state = {"partition": "t-0", "leader": 2, "leader_epoch": 5, "isr": [2], "elr": []}
     replica = {"role": "leader", "leader_epoch": 5, "start": 0, "end": 4, "high_watermark": 4}

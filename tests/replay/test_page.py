@@ -24,7 +24,6 @@ from kreplog.sim.trace import TraceLine
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SEED = 3
 BROKEN = Options(mutation="truncate-to-watermark")
 """Found by SEED after 1.6 s of virtual time."""
@@ -82,8 +81,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
 
 @pytest.fixture
 def lesson(tmp_path: Path) -> Path:
-    name = "f2-kip-101-scenario-2"
-    recording = lessons.record(name, (SCENARIOS / f"{name}.txt").read_text(encoding="utf-8"))
+    recording = lessons.record("f2-kip-101-scenario-2")
     (tmp_path / "lesson.html").write_text(render(recording), encoding="utf-8")
     return tmp_path / "lesson.html"
 

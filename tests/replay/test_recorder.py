@@ -175,7 +175,7 @@ def test_every_guarantee_of_the_checkers_has_its_sentence() -> None:
 
 
 def test_messages_arrive_or_are_lost() -> None:
-    recording = lessons.record("cut", LESSON)
+    recording = lessons.record_text("cut", LESSON)
     fetches = [event for event in recording.events if event.label == "Fetch response" and event.target == "b2"]
     assert {event.source for event in fetches} == {"b1"}
     assert [event.until < 0 for event in fetches][-1], "the last response meets the cut, and b1 is killed"
@@ -183,7 +183,7 @@ def test_messages_arrive_or_are_lost() -> None:
 
 
 def test_a_lesson_has_comments_commands_faults_and_expectations() -> None:
-    recording = lessons.record("f2-a-cut", LESSON)
+    recording = lessons.record_text("f2-a-cut", LESSON)
     assert (recording.title, recording.about) == ("A cut (F2)", "A cluster of two.")
     found = [(event.kind, event.text) for event in recording.events if event.actor in ("", "scenario")]
     assert ("comment", "A cluster of two. The second is killed.") in found
@@ -204,7 +204,7 @@ def test_a_lesson_has_comments_commands_faults_and_expectations() -> None:
 
 
 def test_the_lines_are_a_header_and_events() -> None:
-    header, *events = map(json.loads, lessons.record("cut", LESSON).lines())
+    header, *events = map(json.loads, lessons.record_text("cut", LESSON).lines())
     assert header["format"] == FORMAT
     assert (header["brokers"], header["partitions"]) == ([1, 2], ["t-0"])
     assert [event["at"] for event in events] == sorted(event["at"] for event in events)

@@ -1,4 +1,4 @@
-"""Every file of tests/scenarios: the cores report the same lines, and all expectations hold. See the README there.
+"""Every file of kreplog/sim/scenarios: the cores report the same lines, and expectations hold. See the README there.
 
 `pytest tests/sim/test_scenarios.py --rewrite` writes the lines of the present run into the files; review the diff.
 """
@@ -14,7 +14,7 @@ import pytest
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.scenarios import scenario
 
-FOLDER = Path(__file__).parent.parent / "scenarios"
+FOLDER = Path(scenario.__file__).parent
 FILES = sorted(FOLDER.glob("*.txt"))
 
 SCENARIO = """\

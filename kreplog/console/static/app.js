@@ -1,14 +1,16 @@
 // The page: the view that its address names, the health above it, and what is wrong.
 
-import { el, link, setText } from "./dom.js";
+import { address, link, setText } from "./dom.js";
 import { start, state, lookAt } from "./live.js";
 import { clusterView } from "./cluster.js";
 import { topicView } from "./topic.js";
 import { recordsView } from "./records.js";
 import { groupsView } from "./groups.js";
 import { settingsView } from "./settings.js";
+import { replaysView } from "./replays.js";
 
-const VIEWS = { cluster: clusterView, topic: topicView, records: recordsView, groups: groupsView, settings: settingsView };
+const VIEWS = { cluster: clusterView, topic: topicView, records: recordsView, groups: groupsView, settings: settingsView,
+  replays: replaysView };
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -52,7 +54,12 @@ function decode(part) {
 
 function changed() {
   if (state.overview) {
-    setText(health, state.overview.health);
+    const { views } = state.overview;
+    if (!views.includes("cluster") && !location.hash.startsWith(address(views[0]))) {
+      location.replace(address(views[0])); // of replays alone
+      return;
+    }
+    setText(health, views.includes("cluster") ? state.overview.health : "");
     health.className = state.overview.problems.length ? "bad" : "good";
     showNav();
   }

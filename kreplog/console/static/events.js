@@ -2,6 +2,7 @@
 
 import { clock, el, link, number } from "./dom.js";
 import { get, state } from "./live.js";
+import { aroundAddress } from "./replays.js";
 
 const SHOWN = 2000;
 const TOPICS = 6; // that an event names, and so many ranges of partitions of each
@@ -56,7 +57,8 @@ function item(event, topic) {
     .filter(([name]) => topic === null || name === topic);
   const links = places.slice(0, TOPICS).flatMap(([name, numbers], index) => [index ? "; " : ": ", link(name, "topic", name), ranges(numbers)]);
   const more = places.length > TOPICS ? `; and ${number(places.length - TOPICS)} more topics` : "";
-  return el("li", {}, el("time", { datetime: new Date(event.time_ms).toISOString() }, clock(event.time_ms)), " ", event.text, links, more);
+  return el("li", {}, el("time", { datetime: new Date(event.time_ms).toISOString() }, clock(event.time_ms)), " ", event.text, links, more,
+    state.overview?.log_replays ? [" ", el("a", { href: aroundAddress(event.time_ms), title: "What the brokers logged around this time, step by step" }, "replay")] : null);
 }
 
 // Numbers that ascend, such as 0-3, 7.

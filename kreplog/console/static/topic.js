@@ -25,10 +25,11 @@ export function topicView(main, [name]) {
   const line = events(name);
   const groups = readers(name);
   const changes = el("div", {});
+  const trace = el("p", { hidden: true }, link("trace this topic", "replays", "topic", name));
   main.append(el("h1", {}, name), summary, outOfSync,
     el("p", { class: "tools" }, el("label", {}, only, " only those degraded"), " ", from),
     el("div", { class: "heading", "aria-hidden": "true" }, ["partition", "leader", "epoch", "ISR", "replicas"].map((text) => el("span", {}, text))),
-    list.element, groups.element, changes, line.element);
+    list.element, groups.element, trace, changes, line.element);
   lookAt(name, []);
 
   function onVisible(items) {
@@ -51,6 +52,7 @@ export function topicView(main, [name]) {
 
   function update() {
     line.update();
+    trace.hidden = !state.overview?.brokers.length;
     if (state.overview && !changes.children.length) {
       changes.append(act("alter-config", "Alter a setting", [["topic", "topic", name], ["config", "setting, as retention.ms", ""], ["value", "value; none for its default", ""]]),
         act("elect-preferred", "Elect preferred leaders", [["topic", "topic", name]]),

@@ -5,7 +5,7 @@ lines. `run` executes the commands and returns the text with the lines of this r
 the file. An `expect` command prints nothing: if it does not hold it raises ScenarioError, so that a rewrite cannot hide
 a failure, and at the end the simulator's checkers judge the whole run.
 
-Commands and syntax: tests/scenarios/README.md. Source: the datadriven tests of etcd's raft.
+Commands and syntax: README.md beside this module. Source: the datadriven tests of etcd's raft.
 """
 
 from __future__ import annotations

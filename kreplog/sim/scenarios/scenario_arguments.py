@@ -1,4 +1,4 @@
-"""Parsing of the arguments of scenario commands: settings, times, brokers, links. Syntax: tests/scenarios/README.md."""
+"""Parsing of the arguments of scenario commands: settings, times, brokers, links. Syntax: the README here."""
 
 from __future__ import annotations
 
