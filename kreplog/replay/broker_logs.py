@@ -40,6 +40,9 @@ _TYPES: dict[str, type] = {
 }
 """Types of the facts that are read, where a line has them."""
 
+_MAX_DIGITS = 10
+"""Of a partition's number."""
+
 
 class Line(NamedTuple):
     """A line of a log file. at_us: microseconds since 1970. file: its name."""
@@ -108,12 +111,13 @@ def _age(path: Path) -> int:
 def _parsed(text: str, broker: int, name: str) -> Line | None:
     try:
         facts = json.loads(text)
-        at = datetime.fromisoformat(facts["time"])
-    except (ValueError, KeyError, TypeError):
+        at_us = int(datetime.fromisoformat(facts["time"]).timestamp() * 1_000_000)
+        _time(at_us)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if "message" not in facts or not all(isinstance(facts.get(field, of()), of) for field, of in _TYPES.items()):
         return None
-    return Line(int(at.timestamp() * 1_000_000), broker, name, facts)
+    return Line(at_us, broker, name, facts)
 
 
 def record(folders: Mapping[int, Path], since: datetime | None = None, until: datetime | None = None) -> Recording:
@@ -162,7 +166,7 @@ def _bound(given: datetime | None, day: datetime, otherwise: int) -> int:
 
 def _by_number(name: str) -> tuple[str, int]:
     topic, _, number = name.rpartition("-")
-    return topic, int(number) if number.isdigit() else -1
+    return topic, int(number) if len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal() else -1
 
 
 class _Events:

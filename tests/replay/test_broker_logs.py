@@ -193,6 +193,27 @@ def test_facts_of_another_type_are_no_log_line(tmp_path: Path, wrote: Any, facts
     assert recording.notes == [f"{len(names)} lines that are no log lines are left out."]
 
 
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b'{"time":"0001-01-01T00:00:00+14:00","message":"x"}'], ids=["nested", "before all years"]
+)
+def test_lines_that_json_or_a_calendar_cannot_hold_are_counted(tmp_path: Path, wrote: Any, line: bytes) -> None:
+    wrote(1, 0, logs.log_state_change, "info", "a line")
+    with open(folder_of(tmp_path, 1) / "state-change.log", "ab") as file:
+        file.write(line + b"\n")
+    recording = read(tmp_path)
+    assert [event.text for event in recording.events] == ["a line"]
+    assert recording.notes == ["1 lines that are no log lines are left out."]
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "\u0661", "1" * 5000])
+def test_a_partition_may_have_any_name(tmp_path: Path, wrote: Any, number: str) -> None:
+    line = {"time": AT.isoformat(), "message": "a line", "partition": f"t-{number}"}
+    wrote(1, 0, logs.log_state_change, "info", "a line")
+    with open(folder_of(tmp_path, 1) / "state-change.log", "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    assert read(tmp_path).partitions == [f"t-{number}"]
+
+
 def test_logs_as_text_and_no_logs_are_refused(tmp_path: Path, wrote: Any) -> None:
     with pytest.raises(UsageError, match=r"there are no log lines in .*broker-1.*broker-2"):
         read(tmp_path)
