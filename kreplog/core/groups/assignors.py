@@ -5,8 +5,7 @@
     range     each topic is shared by itself, in ranges; topics with as many partitions as each other, and the same
               subscribers, are shared alike, so that records with the same key reach the same member
 
-Both leave with its member what need not move. Racks play no part: Kafka's server assignors have ignored them since 3.8
-(KAFKA-16694). Source: KIP-848.
+Both leave with its member what need not move. Racks of members come after: rack_locality.py. Source: KIP-848.
 """
 
 from __future__ import annotations

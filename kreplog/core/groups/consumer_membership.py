@@ -59,6 +59,7 @@ from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.migration import Refusal, downgrade, upgrade
+from kreplog.core.groups.rack_locality import Racks, localized
 from kreplog.core.groups.reconciliation import reconcile
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.subscribed_topics import ClusterTopics
@@ -415,8 +416,13 @@ class ConsumerMembership:
             member_id: {ids[name] for name in consumer.subscription_of(member_id) if name in ids}
             for member_id in consumer.members
         }
-        assignor = ASSIGNORS[self._assignor_of(consumer)]
-        for member_id, target in assignor(subscriptions, consumer.topics.counts(), consumer.target).items():
+        assignor = self._assignor_of(consumer)
+        targets = ASSIGNORS[assignor](subscriptions, consumer.topics.counts(), consumer.target)
+        members = {member_id: member.rack_id for member_id, member in consumer.members.items() if member.rack_id}
+        if members:
+            racks = Racks(members, consumer.topics.racks(self._cluster))
+            targets = localized(targets, subscriptions, racks, alike=assignor == "range")
+        for member_id, target in targets.items():
             if consumer.target.get(member_id) != target:
                 self.change(consumer, TargetAssignmentRecord(consumer.group_id, member_id, to_assignment(target)))
         self.change(consumer, TargetEpochRecord(consumer.group_id, consumer.epoch))

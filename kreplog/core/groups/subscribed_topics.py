@@ -2,7 +2,8 @@
 
 Metadata may lack topics for a moment: a new controller sends them in parts, and a broker that has just started has
 none. So a topic that is missing, or has fewer partitions, counts only once that has lasted; a new one, and one that
-grows, at once. Source: KIP-848; KIP-1101 for the hash, which has no racks here, since no assignor looks at them.
+grows, at once. Source: KIP-848; KIP-1101 for the hash, which has no racks here: those of brokers that are down are
+unknown, and no group is rebalanced for that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
+from kreplog.core.groups.assignors import Partition
 from kreplog.core.messages import PartitionState
 from kreplog.types import TopicPartition
 
@@ -36,6 +38,9 @@ class ClusterTopics(Protocol):
 
     def topics(self) -> Collection[str]:
         """The names of all."""
+
+    def rack_of(self, broker_id: int) -> str | None:
+        """The rack of a registered broker; None if it has none."""
 
 
 class SubscribedTopic(NamedTuple):
@@ -79,6 +84,17 @@ class SubscribedTopics:
     def counts(self) -> dict[str, int]:
         """Partitions by topic id."""
         return {topic.topic_id: topic.partitions for topic in self.known.values()}
+
+    def racks(self, cluster: ClusterTopics) -> dict[Partition, frozenset[str]]:
+        """The racks of each partition's replicas on registered brokers."""
+        found = {}
+        for name, topic in self.known.items():
+            for number in range(topic.partitions):
+                state = cluster.partitions.get(TopicPartition(name, number))
+                if state is not None and state.topic_id == topic.topic_id:
+                    racks = map(cluster.rack_of, state.replicas)
+                    found[topic.topic_id, number] = frozenset(rack for rack in racks if rack is not None)
+        return found
 
 
 def _hash(topics: Mapping[str, SubscribedTopic]) -> int:
