@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from kreplog.core.controller.distances import follower_distances
 from kreplog.core.controller.layout import Layout, level, level_successors, racks_of
 from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from kreplog.types import TopicPartition
@@ -38,7 +39,10 @@ def assign(
       ever 2 in one that was given more partitions;
     - in a new topic without racks, the brokers that are elected next if a leader fails are spread over all others
       within 2, and all followers of a leader within 3: of fifteen partitions with three replicas on five brokers, the
-      three that any broker leads are followed by all four others.
+      three that any broker leads are followed by all four others;
+    - in a new topic without racks, two brokers share as many partitions as any other two on average, to less than 4
+      with up to three replicas and to less than 6 with up to six: of a hundred partitions with three replicas on ten
+      brokers, any two share 6 or 7.
 
     Raises InvalidPartitionsError (partitions < 1) and InvalidReplicationFactorError (not 1 to the number of brokers).
     Source: "Kafka Replication" of Kafka's wiki, "Replica placements", with racks after KIP-36 (F34).
@@ -110,10 +114,9 @@ def _around(
 ) -> Iterator[list[int]]:
     """The replicas of each new partition, in round-robin order of the brokers.
 
-    In every round each broker leads once, and all have their followers at the same distances, so a whole round is even.
-    The next round takes the next distances, so in time a broker's followers are on all brokers. A distance is a number
-    of racks and a number of places within that rack; as many successive distances as there are other racks lead to
-    different racks. Replicas beyond one per rack go to the remaining brokers in turn.
+    In every round each broker leads once, and all have their followers at the same distances (distances.py), which lead
+    to different racks, so a whole round is even. In time a broker's followers are on all brokers. Replicas beyond one
+    per rack go to the remaining brokers in turn.
     """
     rings: dict[str | int, list[int]] = {}
     for broker, rack in racks_of(brokers).items():
@@ -121,16 +124,13 @@ def _around(
     racks = list(rings.values())
     places = {broker: (place, rack) for rack, ring in enumerate(racks) for place, broker in enumerate(ring)}
     order = sorted(places, key=places.__getitem__)  # racks taking turns
-    elsewhere = len(racks) - 1
-    distances = elsewhere * max(map(len, racks))
-    apart = min(rf - 1, elsewhere)
+    distances = follower_distances(len(racks), max(map(len, racks)), min(rf, len(racks)) - 1)
     for number, leader in enumerate(_leaders(order, existing, start)):
         place, rack = places[leader]
         turn = start // len(order) + number // len(order)
         replicas = [leader]
-        for distance in range(turn * apart, (turn + 1) * apart):
-            along, further = divmod(distance % distances, elsewhere)
-            ring = racks[(rack + 1 + further) % len(racks)]
+        for further, along in distances.of_round(turn):
+            ring = racks[(rack + further) % len(racks)]
             replicas.append(ring[(place + along) % len(ring)])
         beside = rf - len(replicas)
         if beside:

@@ -71,7 +71,7 @@ def test_fifteen_partitions_on_five_brokers() -> None:
     others."""
     layout = assign(plain(0, 1, 2, 3, 4), 15, 3)
     led = [replicas for replicas in layout.values() if replicas[0] == 0]
-    assert led == [(0, 1, 2), (0, 3, 4), (0, 2, 1)]
+    assert led == [(0, 1, 2), (0, 3, 4), (0, 2, 3)]
     assert leaders_per_broker(layout.values(), range(5)) == [3] * 5
     assert replicas_per_broker(layout.values(), range(5)) == [9] * 5
     for broker in range(5):
@@ -161,6 +161,30 @@ def test_a_dead_brokers_load_is_spread_over_the_survivors() -> None:
             followers = Counter(follower for replicas in led for follower in replicas[1:])
             assert range_of(successors[broker] for broker in range(count) if broker != dead) <= 2, seed
             assert range_of(followers[broker] for broker in range(count) if broker != dead) <= 3, seed
+
+
+def shared(layout: Iterable[tuple[int, ...]], brokers: Iterable[int]) -> list[int]:
+    """How many partitions each two brokers have in common."""
+    counts = Counter(pair for replicas in layout for pair in combinations(sorted(replicas), 2))
+    return [counts[pair] for pair in combinations(sorted(brokers), 2)]
+
+
+def test_any_two_of_ten_brokers_share_six_or_seven_of_a_hundred_partitions() -> None:
+    counts = shared(assign(plain(*range(10)), 100, 3).values(), range(10))
+    assert (min(counts), max(counts)) == (6, 7)
+
+
+def test_the_bound_on_partitions_that_two_brokers_share() -> None:
+    for seed in range(300):
+        dice = random.Random(seed)
+        count = dice.randint(3, 12)
+        partitions, replication_factor = dice.randint(1, 200), dice.randint(2, min(count, 6))
+        start = dice.choice((0, dice.randint(0, 300)))
+        layout = assign(plain(*range(count)), partitions, replication_factor, start=start)
+        counts = shared(layout.values(), range(count))
+        mean = sum(counts) / len(counts)
+        bound = 4 if replication_factor <= 3 else 6
+        assert mean - bound < min(counts) and max(counts) < mean + bound, seed
 
 
 @pytest.mark.parametrize("replication_factor", [1, 2, 3])
