@@ -204,7 +204,11 @@ def _from_file(path: Path) -> dict[TopicPartition, tuple[int, ...] | None]:
             if not isinstance(number, int) or not all(isinstance(broker, int) for broker in replicas):
                 raise TypeError("partition and replicas must be integers")
             if any(directory != "any" for directory in entry.get("log_dirs", ())):
-                raise UsageError(f'{path}: log_dirs are not supported: omit them, or use "any"', path=str(path))
+                raise UsageError(
+                    f'{path}: log_dirs are not supported: omit them, or use "any"; a replica moves to another log '
+                    "directory while its broker is stopped",
+                    path=str(path),
+                )
             check_topic(topic)
             if TopicPartition(topic, number) in targets:
                 raise UsageError(f"{path} contains {topic}-{number} twice", path=str(path))

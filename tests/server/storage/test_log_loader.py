@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import pytest
+
 import kreplog
 from kreplog.core import effects
+from kreplog.errors import StorageError
 from kreplog.types import TopicPartition
 from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
 
@@ -65,4 +71,35 @@ def test_a_directory_without_topic_id_is_never_deleted(life: Life, batch: bytes)
     assert logs.hosted.topic_ids() == {}
     assert opened(logs).state.leo == 0
     assert list((life.root / "data").glob("topic-0.*-aside"))
+    life.crash()
+
+
+def stopped_with_a_replica(life: Life, batch: bytes) -> tuple[Path, Path]:
+    """A broker of two log directories has stopped cleanly: the directory of its replica, and its place in the other."""
+    logs = life.open("a", "b")
+    opened(logs)
+    appended(logs, batch)
+    logs.execute(effects.AdvanceHighWatermark(TP, 3))
+    assert logs.close()
+    folder, other = life.root / "a" / str(TP), life.root / "b" / str(TP)
+    return (folder, other) if folder.exists() else (other, folder)
+
+
+def test_a_replica_is_moved_to_another_log_directory_while_the_broker_is_stopped(life: Life, batch: bytes) -> None:
+    folder, other = stopped_with_a_replica(life, batch)
+    folder.rename(other)
+    logs = life.open("a", "b")
+    assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
+    assert [path for path in (folder, other) if path.exists()] == [other]
+    assert logs.close()
+
+
+def test_a_replica_that_is_in_two_log_directories_is_not_opened(life: Life, batch: bytes) -> None:
+    """Which of them is the newer nobody knows: a copy that was left behind must not lead."""
+    folder, other = stopped_with_a_replica(life, batch)
+    shutil.copytree(folder, other)
+    logs = life.open("a", "b")
+    with pytest.raises(StorageError, match=f"{TP} is in two directories, .* move one away"):
+        opened(logs)
+    assert folder.exists() and other.exists()
     life.crash()
