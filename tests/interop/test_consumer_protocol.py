@@ -105,6 +105,13 @@ def test_the_tool_describes_a_group_with_members(newest: Kafka, cluster: LocalCl
     assert sum(int(current) for current, _, _ in lags) == COUNT and {lag for _, _, lag in lags} == {"0"}
 
 
+def test_kip_1043_the_tool_for_groups_of_all_types_lists_and_filters(newest: Kafka, cluster: LocalCluster) -> None:
+    consumed(newest, cluster, "of-a-type", 20)
+    tool = ("org.apache.kafka.tools.GroupsCommand", "--bootstrap-server", cluster.bootstrap(), "--list")
+    assert re.search(r"^of-a-type +Consumer +consumer", newest.run(*tool), re.MULTILINE)
+    assert not re.search(r"^of-a-type ", newest.run(*tool, "--group-type", "classic"), re.MULTILINE)
+
+
 def test_the_tool_resets_and_deletes(newest: Kafka, cluster: LocalCluster) -> None:
     consumed(newest, cluster, "tended", COUNT)
     named = ("--group", "tended")

@@ -37,23 +37,28 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
         return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
 
 
-def test_kip_664_kafkas_tool_lists_and_describes_transactions(kafka: Kafka, cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("version", ["pom", NEWEST])
+def test_kip_664_kafkas_tool_lists_and_describes_transactions(
+    kafka: Kafka, newest: Kafka, cluster: LocalCluster, version: str
+) -> None:
+    tools, name = newest if version == NEWEST else kafka, f"listed-by-{version}"
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics({"listed": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap(), "transactional.id": "listed"})
+        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap(), "transactional.id": name})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
-    producer.produce("listed", b"x")
+    producer.produce(name, b"x")
     producer.flush(TIMEOUT_S)
     tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap())
-    assert re.search(r"^listed\s+\d+\s+\d+\s+Ongoing", kafka.run(*tool, "list"), re.MULTILINE)
-    described = kafka.run(*tool, "describe", "--transactional-id", "listed")
-    assert re.search(r"\sOngoing\s.*listed-0", described), described
-    producers = kafka.run(*tool, "describe-producers", "--topic", "listed", "--partition", "0")
+    listed = tools.run(*tool, "list")
+    assert re.search(rf"^{re.escape(name)}\s+\d+\s+\d+\s+Ongoing", listed, re.MULTILINE), listed
+    described = tools.run(*tool, "describe", "--transactional-id", name)
+    assert re.search(rf"\sOngoing\s.*{re.escape(name)}-0", described), described
+    producers = tools.run(*tool, "describe-producers", "--topic", name, "--partition", "0")
     assert re.search(r"^\d+\s+0\s+-1\s+0\s+\d+\s+0", producers, re.MULTILINE), producers
     producer.commit_transaction(TIMEOUT_S)
     eventually(
-        lambda: "CompleteCommit" in kafka.run(*tool, "describe", "--transactional-id", "listed"), "it is not complete"
+        lambda: "CompleteCommit" in tools.run(*tool, "describe", "--transactional-id", name), "it is not complete"
     )
 
 
