@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
@@ -45,7 +45,7 @@ class Copying:
         self._folder = folder
         self._members: dict[int, subprocess.Popen[bytes]] = {}
         self._reader = _Reader(self._connection, target, partitions, folder / f"{target}-reader")
-        self._observer = _Observer(bootstrap, self.group, source, partitions)
+        self._observer = Observer(_consumer(bootstrap, self.group), self.group, source, partitions)
 
     def __enter__(self) -> Self:
         self._reader.start()
@@ -147,11 +147,10 @@ class Copying:
             return [
                 f"copy: {self.target}-{partition} is no copy of {self.source}-{partition}"
                 for partition in range(self.partitions)
-                if [
-                    b"commit/%d/%s" % (offset, value)
-                    for offset, value in enumerate(_values(consumer, TopicPartition(self.source, partition)))
-                ]
-                != list(_values(consumer, TopicPartition(self.target, partition)))
+                if not is_copy(
+                    _values(consumer, TopicPartition(self.source, partition)),
+                    _values(consumer, TopicPartition(self.target, partition)),
+                )
             ]
 
     def _await_seen(self, wanted: Sequence[int]) -> None:
@@ -209,32 +208,36 @@ class _Reader(threading.Thread):
         self.join()
 
 
-class _Observer(threading.Thread):
+class Observer(threading.Thread):
     """Reads the group's committed offsets again and again, those that no open transaction may change: they never go
-    back. committed: by partition, as of last."""
+    back. consumer: of confluent-kafka, which is closed at the end. committed: by partition, as of last."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
+    def __init__(self, consumer: Any, group: str, topic: str, partitions: int) -> None:
         super().__init__(name=f"observer of {group}", daemon=True)
         self.committed = [0] * partitions
         self.violations: list[str] = []
         self._group = group
         self._places = [Place(topic, partition) for partition in range(partitions)]
-        self._consumer = _consumer(bootstrap, group)
+        self._consumer = consumer
         self._stopping = threading.Event()
 
     def run(self) -> None:
         while not self._stopping.wait(_PAUSE_S):
-            try:
-                found = self._consumer.committed(self._places, 5.0)
-            except KafkaException:
-                continue  # a coordinator is being elected, or a transaction is open for long
-            offsets = [max(0, place.offset) for place in found]
-            for partition, (before, offset) in enumerate(zip(self.committed, offsets, strict=True)):
-                if offset < before:
-                    text = f"{self._group}, partition {partition}: committed {before}, then {offset}"
-                    self.violations.append(f"back: {text}")
-            self.committed = offsets
+            self.look()
         self._consumer.close()
+
+    def look(self) -> None:
+        """Read them once."""
+        try:
+            found = self._consumer.committed(self._places, 5.0)
+        except KafkaException:
+            return  # a coordinator is being elected, or a transaction is open for long
+        offsets = [max(0, place.offset) for place in found]
+        for partition, (before, offset) in enumerate(zip(self.committed, offsets, strict=True)):
+            if offset < before:
+                text = f"{self._group}, partition {partition}: committed {before}, then {offset}"
+                self.violations.append(f"back: {text}")
+        self.committed = offsets
 
     def stop(self) -> None:
         self._stopping.set()
@@ -243,16 +246,21 @@ class _Observer(threading.Thread):
 
 class PlainCommits(threading.Thread):
     """A group without members: commits one offset after the other, and reads each back. Any acknowledged offset is
-    found until a later one was sent. acknowledged: the last."""
+    found until a later one was sent. writer, reader: consumers of confluent-kafka, closed at the end. acknowledged: the
+    last."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+    def __init__(self, writer: Any, reader: Any, group: str, topic: str) -> None:
         super().__init__(name=f"commits of {group}", daemon=True)
         self.group = group
         self.acknowledged = 0
         self.violations: list[str] = []
         self._topic = topic
-        self._writer, self._reader = _consumer(bootstrap, group), _consumer(bootstrap, group)
+        self._writer, self._reader = writer, reader
         self._stopping = threading.Event()
+
+    @classmethod
+    def to(cls, bootstrap: str, group: str, topic: str) -> Self:
+        return cls(_consumer(bootstrap, group), _consumer(bootstrap, group), group, topic)
 
     def __enter__(self) -> Self:
         self.start()
@@ -266,20 +274,24 @@ class PlainCommits(threading.Thread):
         for offset in itertools.count(1):
             if self._stopping.wait(_PAUSE_S):
                 break
-            try:
-                self._writer.commit(offsets=[Place(self._topic, 0, offset)], asynchronous=False)
-                self.acknowledged = offset
-            except KafkaException:
-                pass  # it may have been committed all the same
-            try:
-                (place,) = self._reader.committed([Place(self._topic, 0)], 5.0)
-            except KafkaException:
-                continue
-            if not self.acknowledged <= max(0, place.offset) <= offset:
-                text = f"{self.group}: acknowledged {self.acknowledged}, sent {offset}, found {place.offset}"
-                self.violations.append(f"lost commit: {text}")
+            self.commit(offset)
         for consumer in (self._writer, self._reader):
             consumer.close()
+
+    def commit(self, offset: int) -> None:
+        """Commit an offset, and read back what is committed then."""
+        try:
+            self._writer.commit(offsets=[Place(self._topic, 0, offset)], asynchronous=False)
+            self.acknowledged = offset
+        except KafkaException:
+            pass  # it may have been committed all the same
+        try:
+            (place,) = self._reader.committed([Place(self._topic, 0)], 5.0)
+        except KafkaException:
+            return
+        if not self.acknowledged <= max(0, place.offset) <= offset:
+            text = f"{self.group}: acknowledged {self.acknowledged}, sent {offset}, found {place.offset}"
+            self.violations.append(f"lost commit: {text}")
 
     def goes_on(self, commits: int = 1) -> None:
         """Wait until so many more are acknowledged; fails at the first violation."""
@@ -290,6 +302,11 @@ class PlainCommits(threading.Thread):
             return self.acknowledged >= wanted
 
         eventually(further, lambda: f"{self.group}: no commit after {self.acknowledged} is acknowledged", WITHIN_S)
+
+
+def is_copy(values: Iterable[bytes], copied: Iterable[bytes]) -> bool:
+    """Whether these are the values that members have copied and meant to commit, each once and in their order."""
+    return [b"commit/%d/%s" % (offset, value) for offset, value in enumerate(values)] == list(copied)
 
 
 def _consumer(bootstrap: str, group: str) -> Consumer:

@@ -222,7 +222,7 @@ class Copies:
             Copying(bootstrap, "read", target, PARTITIONS, protocol, folder)
             for target, protocol in zip(targets, protocols, strict=True)
         ]
-        self.plain = PlainCommits(bootstrap, "plain", "read")
+        self.plain = PlainCommits.to(bootstrap, "plain", "read")
         self._stack = ExitStack()
         self.view = self._stack.enter_context(View(cluster))
         self.faults = Faults(cluster, net, self.view, self.loops, random.Random(seed))
