@@ -439,15 +439,15 @@ def main(
         raise typer.Exit(1) from None
     finally:
         shutil.rmtree(root)
-    show(console, samples)
+    show(console, samples, MEASURES)
 
 
-def show(console: Console, samples: dict[str, list[dict[str, float]]]) -> None:
+def show(console: Console, samples: dict[str, list[dict[str, float]]], measures: Sequence[Measure]) -> None:
     (ours_name, ours_lives), (theirs_name, theirs_lives) = samples.items()
     table = Table(
         "measure", "unit", ours_name, theirs_name, "ratio (range)", "must", "reached", title="three brokers each"
     )
-    for measure in MEASURES:
+    for measure in measures:
         if measure.name not in ours_lives[0]:
             continue
         ours, theirs = ([life[measure.name] for life in lives] for lives in (ours_lives, theirs_lives))

@@ -1,7 +1,7 @@
 """Clusters of three brokers on this host, ours and a real Apache Kafka's, started, killed and weighed in the same way.
 
 Kafka runs with its defaults for a broker that is also a controller (KRaft): its own JVM options, replication factor and
-minimum in sync as here. Nothing else is tuned on either side.
+minimum in sync as here. Nothing else is tuned on either side, but for the settings that a benchmark gives.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -30,6 +31,7 @@ READY_S = 120
 STOP_S = 60
 POLL_S = 0.01
 TICKS = os.sysconf("SC_CLK_TCK")
+NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
 QUIET: dict[str, str | int] = {"log_level": 0}
 
 # As bin/kafka-server-start.sh and bin/kafka-run-class.sh set them.
@@ -89,12 +91,13 @@ class KreplogCluster:
 
     name = "kreplog"
 
-    def __init__(self, directory: Path) -> None:
-        self._local = LocalCluster.create(directory, BROKERS, 0, ['"min.insync.replicas" = 2'])
+    def __init__(self, directory: Path, settings: Mapping[str, int] = NO_SETTINGS) -> None:
+        lines = [f'"{name}" = {value}' for name, value in settings.items()]
+        self._local = LocalCluster.create(directory, BROKERS, 0, ['"min.insync.replicas" = 2', *lines])
         self.bootstrap = self._local.bootstrap()
 
     def spawn(self, brokers: Sequence[int] = BROKERS) -> None:
-        self._local.start(brokers)
+        self._local.start(brokers, READY_S)
 
     def pid(self, broker: int) -> int:
         return read_pid_file(self._local.home(broker))[0]
@@ -128,16 +131,17 @@ class CheckoutCluster(KreplogCluster):
 
 
 class KafkaCluster:
-    """Apache Kafka in KRaft mode. Raises Unavailable where Java, Maven or its jars cannot be had."""
+    """Apache Kafka in KRaft mode. version: where not the one of the pom. Raises Unavailable where Java, Maven or its
+    jars cannot be had."""
 
     name = "Apache Kafka"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, int] = NO_SETTINGS, version: str | None = None) -> None:
         self._folder = directory
         directory.mkdir(parents=True)
         log4j = directory / "log4j.properties"
         log4j.write_text(_LOG4J)
-        self._java = [java(), *KAFKA_JVM, f"-Dlog4j.configuration=file:{log4j}", "-cp", classpath()]
+        self._java = [java(), *KAFKA_JVM, f"-Dlog4j.configuration=file:{log4j}", "-cp", classpath(version=version)]
         ports = free_ports(2 * len(BROKERS))
         voters = ",".join(f"{node}@{HOST}:{ports[2 * node + 1]}" for node in BROKERS)
         for node in BROKERS:
@@ -149,7 +153,8 @@ class KafkaCluster:
                 control=ports[2 * node + 1],
                 data=self.data(node),
             )
-            self._settings(node).write_text(text)
+            lines = [f"{name}={value}\n" for name, value in settings.items()]
+            self._settings(node).write_text("".join([text, *lines]))
             command = [*self._java, FORMAT, "format", "-t", CLUSTER_ID, "-c", str(self._settings(node))]
             subprocess.run(command, check=True, capture_output=True)
         self.bootstrap = ",".join(f"{HOST}:{ports[2 * node]}" for node in BROKERS)

@@ -267,6 +267,18 @@ def test_what_watching_costs_is_measured(tmp_path: Path) -> None:
         assert re.search(rf"{watcher}: brokers [\d.]+ % of a core each; .*; produce p50 [\d.]+ ms ", printed)
 
 
+@pytest.mark.long
+def test_groups_and_transactions_are_measured(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka", reason="the clients are librdkafka's")
+    from benchmarks.bench_groups import MEASURES
+
+    options = ("--quick", "--no-kafka", "--repetitions", "1")
+    printed = python("-m", "benchmarks.bench_groups", *options, "--directory", str(tmp_path))
+    for measure in MEASURES:
+        assert re.search(rf"^{re.escape(measure.title)}: [\d.,e+]+ {measure.unit}$", printed, re.MULTILINE), measure
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_quotas_are_measured(tmp_path: Path) -> None:
     printed = python("-m", "benchmarks.bench_quotas", "--quick", "--repetitions", "1", "--directory", str(tmp_path))
     for row in (
