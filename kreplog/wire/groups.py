@@ -6,6 +6,7 @@ A decoded JoinGroup has no client host: that is known to its connection alone. D
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.group_messages import (
@@ -41,7 +42,7 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
-from kreplog.wire.nesting import Nesting
+from kreplog.wire.nesting import Nesting, by_topic
 from kreplog.wire.versions import ABORTABLE_FROM, ADDS_PARTITIONS_FROM, ApiKey
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ _MEMBER_ID_REQUIRED_FROM = 4
 
 _SKIP_ASSIGNMENT_FROM = 9
 """Version of JoinGroup in which a leader may learn that there is nothing to assign (KIP-814)."""
+
+_LEADER_EPOCH_FROM = 5
+"""Version of OffsetFetch whose response has leader epochs (KIP-320)."""
 
 _STABLE_FROM = 7
 """Version of OffsetFetch that may require stable offsets (KIP-447)."""
@@ -259,34 +263,45 @@ def encode_txn_offset_commit_response(response: TxnOffsetCommitResponse, header:
     return generic.encode_response(header, topics=_errors_by_topic(response.partitions))
 
 
-def _errors_by_topic(partitions: Iterable[tuple[TopicPartition, ErrorCode]]) -> list[dict[str, Any]]:
-    return _NESTING.write(partitions, lambda found: {"error_code": int(found[1])}, lambda found: found[0])
+def _errors_by_topic(partitions: Iterable[tuple[TopicPartition, ErrorCode]]) -> list[tuple[Any, ...]]:
+    return [
+        (topic, [(partition.partition, int(error)) for partition, error in errors])
+        for topic, errors in by_topic(partitions, itemgetter(0))
+    ]
 
 
 def encode_offset_fetch_response(response: OffsetFetchResponse, header: RequestHeader) -> list[Buffer]:
     """In version 1 the error of a group is that of each partition."""
-    if header.api_version >= _SEVERAL_GROUPS_FROM:
+    version = header.api_version
+    if version >= _SEVERAL_GROUPS_FROM:
         groups = [
-            {"group_id": group.group_id, "error_code": int(group.error), "topics": _offsets(group)}
+            {"group_id": group.group_id, "error_code": int(group.error), "topics": _offsets(group, version)}
             for group in response.groups
         ]
         return generic.encode_response(header, groups=groups)
     (group,) = response.groups
-    return generic.encode_response(header, error_code=int(group.error), topics=_offsets(group))
+    return generic.encode_response(header, error_code=int(group.error), topics=_offsets(group, version))
 
 
-def _offsets(group: FetchedOffsets) -> list[dict[str, Any]]:
+def _offsets(group: FetchedOffsets, version: int) -> list[tuple[Any, ...]]:
     errors = {**dict.fromkeys(group.unstable, ErrorCode.UNSTABLE_OFFSET_COMMIT), **dict(group.refused)}
-    return _NESTING.write(
-        group.offsets,
-        lambda found: {
-            "committed_offset": found[1].offset,
-            "committed_leader_epoch": found[1].leader_epoch,
-            "metadata": found[1].metadata,
-            "error_code": int(errors.get(found[0], ErrorCode.NONE)),
-        },
-        lambda found: found[0],
-    )
+    has_epoch = version >= _LEADER_EPOCH_FROM
+    return [
+        (
+            topic,
+            [
+                (
+                    partition.partition,
+                    offset.offset,
+                    *((offset.leader_epoch,) if has_epoch else ()),
+                    offset.metadata,
+                    int(errors.get(partition, ErrorCode.NONE)),
+                )
+                for partition, offset in offsets
+            ],
+        )
+        for topic, offsets in by_topic(group.offsets, itemgetter(0))
+    ]
 
 
 def encode_offset_delete_response(response: OffsetDeleteResponse, header: RequestHeader) -> list[Buffer]:

@@ -77,17 +77,9 @@ def decode_add_partitions(frame: Buffer, header: RequestHeader, budget: int = MA
 
 
 def encode_add_partitions_response(response: AddPartitionsToTxnResponse, header: RequestHeader) -> list[Buffer]:
+    key, version = header.api_key, header.api_version
     results = [
-        {
-            "name": topic,
-            "results_by_partition": [
-                {
-                    "partition_index": number,
-                    "partition_error_code": error_code(error, header.api_key, header.api_version),
-                }
-                for number, error in numbers
-            ],
-        }
+        (topic, [(number, error_code(error, key, version)) for number, error in numbers])
         for topic, numbers in _by_topic(response.partitions)
     ]
     return generic.encode_response(header, results_by_topic_v3_and_below=results)
