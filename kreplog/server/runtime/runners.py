@@ -137,6 +137,7 @@ class SyncCoreRunner(_Runner):
         self._inbox: deque[Event | _BetweenSteps] = deque()
         self._running = True
         self._suspended = False
+        self._in_thread: tuple[Steps[None], InThread, asyncio.TimerHandle] | None = None
 
     def start(
         self, apply: Callable[[Effect], Any], after: Callable[[], None], before: Callable[[], None] = lambda: None
@@ -213,16 +214,19 @@ class SyncCoreRunner(_Runner):
 
     def _suspend(self, steps: Steps[None], effect: InThread) -> None:
         self._suspended = True
-        hang = self._loop.call_later(HANG_S, wait, (effect.future,))
+        self._in_thread = steps, effect, self._loop.call_later(HANG_S, wait, (effect.future,))
+        effect.future.add_done_callback(self._thread_done)
 
-        def done(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self._resume, steps, effect, hang)
+    def _thread_done(self, _: Future[Any]) -> None:
+        """Called in the thread. A future keeps its callbacks, so this one has no part of the step: its records would
+        stay in memory until the cycle is collected."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._resume)
 
-        effect.future.add_done_callback(done)
-
-    def _resume(self, steps: Steps[None], effect: InThread, hang: asyncio.TimerHandle) -> None:
+    def _resume(self) -> None:
         """The thread is done: go on with the step, and then with the events that wait for it."""
+        assert self._in_thread is not None
+        (steps, effect, hang), self._in_thread = self._in_thread, None
         hang.cancel()
         self._suspended = False
         try:

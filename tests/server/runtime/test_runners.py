@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -239,6 +242,40 @@ def test_a_failure_in_a_thread_is_thrown_into_the_step() -> None:
         it.futures[1].set_exception(ValueError("a thread that is broken"))
         await it.turns()
         assert it.done[3:] == [SECOND, ("test", ValueError)], "and the core is stepped no more"
+
+    run(work)
+
+
+def test_a_step_that_has_ended_holds_its_records_no_longer() -> None:
+    """Of megabytes that a thread appends nothing is left to the collection of cycles, which is rare."""
+
+    class Records:
+        pass
+
+    async def work() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            held: list[weakref.ref[Records]] = []
+            begun = threading.Event()
+
+            def script(event: Any) -> effects.Steps[None]:
+                records = Records()
+                held.append(weakref.ref(records))
+                yield records  # type: ignore[misc]  # a runner knows no kinds of effects
+
+            def apply(effect: Any) -> InThread:
+                future = pool.submit(lambda records: begun.wait(60), effect)
+                return InThread(future, lambda: (effect, future.result()))
+
+            runner = SyncCoreRunner("test", Core(script), unexpected)
+            runner.start(apply, lambda: None)
+            gc.disable()
+            try:
+                runner.put(FIRST)
+                begun.set()  # a future that is done when it gets a callback does not keep it
+                await until(lambda: not runner._suspended)
+                assert held[0]() is None
+            finally:
+                gc.enable()
 
     run(work)
 
