@@ -89,6 +89,7 @@ def controller_of(page: Page) -> int:
     return int(row.first.locator("td").first.text_content() or "")
 
 
+@pytest.mark.long
 def test_answers_in_the_browser(cluster: LocalCluster, browser: Browser) -> None:
     with visiting(browser, source_of(cluster)) as visit:
         page = visit.page
@@ -131,6 +132,7 @@ def test_answers_in_the_browser(cluster: LocalCluster, browser: Browser) -> None
         sees(page, "Healthy: 3 brokers")
 
 
+@pytest.mark.long
 def test_answers_in_the_terminal(cluster: LocalCluster) -> None:
     with top(cluster, width=140, height=40) as terminal:
         shown = terminal.sees("Healthy: 3 brokers", "controller ", "events")

@@ -75,6 +75,7 @@ def trace(console: Console, name: str, **parameters: str) -> Any:
     return console.request(f"/api/traces/{name}", "POST", body, Origin=console.origin).json
 
 
+@pytest.mark.long
 def test_a_seed_is_shown_first_then_lessons(browser: Browser) -> None:
     with visiting(browser, ReplaySource(), replays=Replays(SEED)) as visit:
         page, frame = visit.page, frame_of(visit)

@@ -6,6 +6,8 @@ import fcntl
 import os
 import pty
 import re
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -209,6 +211,39 @@ def test_brokers_that_are_gone_and_come_back(cluster: LocalCluster) -> None:
         terminal.sees("Healthy: 3 brokers")
         terminal.type(b"q")
         assert terminal.wait() == 0
+
+
+def test_under_tmux(cluster: LocalCluster, tmp_path: Path) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("needs a terminal multiplexer: apt-get install tmux")
+
+    def tmux(*words: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout
+
+    def shows(*texts: str) -> None:
+        def shown() -> bool:
+            return all(text in tmux("capture-pane", "-p") for text in texts)
+
+        clusters.eventually(shown, lambda: f"{texts} in {tmux('capture-pane', '-p')}", WITHIN_S)
+
+    top_command = [sys.executable, "-m", "kreplog", "top", "--cluster", str(cluster.directory)]
+    tmux("new-session", "-d", "-x", "100", "-y", "30", f"{shlex.join(top_command)}; echo status $?; exec cat")
+    try:
+        shows("Healthy: 3 brokers", "events", "tab: groups")
+        tmux("send-keys", "Enter")
+        shows("topic events", "log end", "read by readers")
+        tmux("send-keys", "Escape")
+        tmux("send-keys", "Tab")
+        shows("readers", "tab: events")
+        tmux("resize-window", "-x", "80", "-y", "24")
+        shows("Healthy", "readers")
+        assert all(len(line) <= 80 for line in tmux("capture-pane", "-p").splitlines())
+        tmux("send-keys", "q")
+        shows("status 0")
+        assert "Healthy" not in tmux("capture-pane", "-p")  # the screen before it is back
+    finally:
+        tmux("kill-server")
 
 
 def once(*words: str) -> subprocess.CompletedProcess[str]:
