@@ -83,11 +83,7 @@ class ClusterSnapshot:
             "controller_epoch": self.controller_epoch,
             "health": self.health(),
             "problems": self.problems(),
-            "brokers": [
-                {**row._asdict(), "id": broker, "state": "no response" if broker in self.silent else "live"}
-                for broker, row in sorted(self.brokers.items())
-            ]
-            + [{"id": broker, "host": "", "port": 0, "rack": None, "state": "not running"} for broker in self.absent],
+            "brokers": [self._broker(broker) for broker in sorted(self.brokers.keys() | self.absent)],
             "topics": [
                 {
                     "name": name,
@@ -100,3 +96,9 @@ class ClusterSnapshot:
                 for name, topic in sorted(self.topics.items())
             ],
         }
+
+    def _broker(self, broker: int) -> dict[str, Any]:
+        row = self.brokers.get(broker)
+        if row is None:
+            return {"id": broker, "host": "", "port": 0, "rack": None, "state": "not running"}
+        return {**row._asdict(), "id": broker, "state": "no response" if broker in self.silent else "live"}

@@ -16,12 +16,14 @@ export function clusterView(main) {
   const list = events(null);
   const figures = el("div", {});
   let charts = null;
+  const logged = stateChanges();
   main.append(el("h1", {}, "Cluster"), health, brokers, figures, el("h2", {}, "Topics"), filter, topics, changes, list.element,
-    stateChanges().element);
+    logged.element);
   let shown = null;
 
   function update() {
     list.update();
+    logged.update();
     const overview = state.overview;
     if (!overview || (shown?.overview === overview && shown.filter === filter.value)) return;
     shown = { overview, filter: filter.value };

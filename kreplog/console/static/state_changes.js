@@ -1,7 +1,7 @@
 // The brokers' state-change logs, newest first, filtered; where the console has the cluster's directory.
 
 import { clock, el, setText } from "./dom.js";
-import { get } from "./live.js";
+import { get, state } from "./live.js";
 
 const KINDS = [["decisions", "decisions"], ["", "all kinds"], ["problems", "problems"], ["LeaderAndIsr", "LeaderAndIsr"],
   ["StopReplica", "StopReplica"], ["UpdateMetadata", "UpdateMetadata"]];
@@ -14,12 +14,14 @@ export function stateChanges() {
   const text = el("input", { type: "search", placeholder: "text", "aria-label": "Text of lines" });
   const note = el("p", { role: "status" });
   const list = el("ol", { class: "events", tabindex: 0, "aria-label": "State changes, newest first" });
-  const more = el("button", { type: "button", hidden: true, onclick: () => load(following) }, "Earlier lines");
-  const form = el("form", { class: "tools", onsubmit: (event) => { event.preventDefault(); load(""); } },
+  const more = el("button", { type: "button", hidden: true, onclick: () => { earlier = true; load(following); } }, "Earlier lines");
+  const form = el("form", { class: "tools", onsubmit: (event) => { event.preventDefault(); earlier = false; load(""); } },
     broker, partition, kind, text, el("button", {}, "Show"));
   const element = el("section", { hidden: true }, el("h2", {}, "State-change log"), form, note, list, more);
   let following = "";
   let generation = 0;
+  let earlier = false; // lines are shown that a reload would drop
+  let event = state.events.at(-1)?.number;
 
   async function load(next) {
     const begun = ++generation; // late answers of earlier ones are dropped
@@ -38,8 +40,16 @@ export function stateChanges() {
     }
   }
 
+  // What changed is in the logs, too.
+  function update() {
+    const newest = state.events.at(-1)?.number;
+    if (newest === event) return;
+    event = newest;
+    if (!earlier) load("");
+  }
+
   load("");
-  return { element };
+  return { element, update };
 }
 
 function item(line) {
