@@ -31,6 +31,7 @@ import logging
 import os
 
 from kreplog._native.files import error_of, names_in
+from kreplog.errors import StorageError
 
 _logger = logging.getLogger("kreplog")
 
@@ -71,6 +72,7 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
         if log.cut_count != cut_count or log.closing or not holds(log, sources):
             return False
         check_descriptors(log)
+        log.finish_swap()  # of a swap before, which an error has ended
         try:
             os.replace(cleaned.path, marker)
         except OSError as error:
@@ -78,7 +80,7 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
         log.pending_swap = marker
     finally:
         log.unlock()
-    sync_directory(log.path)
+    make_durable(log)
     with nogil:  # a flush that a swap would overtake would not move the recovery point
         gate_enter(&log.sync_gate, &log.position.recovery_point, INT64_MAX)
     try:
@@ -94,14 +96,14 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     finally:
         gate_leave(&log.sync_gate)
     held = None  # the kernel frees what was deleted at its last close, which takes long and not the lock
-    sync_directory(log.path)
+    make_durable(log)
     log.lock_for_write()
     try:
         if is_pending(log, marker):
             remove(marker)
     finally:
         log.unlock()
-    sync_directory(log.path)
+    make_durable(log)
     log.lock_for_write()
     try:
         if log.pending_swap == marker:
@@ -109,6 +111,22 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     finally:
         log.unlock()
     return done
+
+
+cdef int make_durable(SegmentedLog log) except -1:
+    """The names of the files. Raises LogFailedError, since after a failed fsync no other makes sure of them;
+    ResourceExhaustedError."""
+    try:
+        sync_directory(log.path)
+    except StorageError as error:
+        log.lock()
+        try:
+            if log.closed or log.failure_expected:
+                raise
+            log.fail_unless_exhausted(error)
+        finally:
+            log.unlock()
+    return 0
 
 
 cdef bint is_pending(SegmentedLog log, str marker) except -1:
@@ -196,14 +214,20 @@ def _complete(directory, name, names):
         if other.endswith(".log") and len(other) == 24 and other[:20].isdigit() and base < int(other[:20]) < end
     ])
     merge_aborted(stem, replaced)
-    for other in replaced:
-        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            remove(other + suffix)
     remove(stem + ".index")
     remove(stem + ".timeindex")
+    cdef bint linked = os.path.exists(stem + ".log") and os.path.samefile(marker, stem + ".log")
+    if not linked:
+        remove(stem + ".log.cleaned")
+        linked = link_at(marker, stem + ".log.cleaned")
+        if linked:
+            os.replace(stem + ".log.cleaned", stem + ".log")
+    for other in replaced:  # a reader misses no record of them, whichever is the first that is left
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            remove(other + suffix)
     sync_directory(directory)
-    if os.path.exists(stem + ".log") and os.path.samefile(marker, stem + ".log"):
-        remove(marker)  # a rename to another name of the same file does nothing
+    if linked:
+        remove(marker)
     else:
         os.replace(marker, stem + ".log")
     sync_directory(directory)

@@ -144,13 +144,15 @@ def broken_off_at_each_call(
     prepare: Callable[[Path], object],
     play: Callable[[Path, str, int, int], None],
     check: Callable[[Path, list[tuple[int, int]]], None],
+    stride: int = 1,
 ) -> None:
-    """Break `play(path, mode, n, pipe)` off at its n-th file call, n = 1, 2, ..., until it has fewer; after each, run
-    `check(path, acknowledged)`. Each n has a path of its own, made ready by `prepare`. Prints how many there were.
+    """Break `play(path, mode, n, pipe)` off at its n-th file call, n = 1, 1 + stride, ..., until it has fewer; after
+    each, run `check(path, acknowledged)`. Each n has a path of its own, made ready by `prepare`. Prints how many there
+    were.
 
     Raises AssertionError, with n."""
     broken_off = 0
-    for nth in itertools.count(1):
+    for nth in itertools.count(1, stride):
         path = directory / f"{mode}-{nth}" / topic
         prepare(path)
         code, received = finish(*start(partial(play, path, mode, nth)))

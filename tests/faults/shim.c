@@ -21,7 +21,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OPEN = 1, WRITE = 2, SYNC = 4, RENAME = 8, TRUNCATE = 16, UNLINK = 32, MMAP = 64, READ = 128 };
+enum { OPEN = 1, WRITE = 2, SYNC = 4, RENAME = 8, TRUNCATE = 16, UNLINK = 32, MMAP = 64, READ = 128, TIMES = 256 };
 enum { FAIL = 0, SHORT = 1, SHORT_THEN_FAIL = 2, KILL_BEFORE = 3, KILL_AFTER = 4, KILL_HALFWAY = 5, FAIL_FROM_HERE_ON = 6 };
 enum { PASS, REFUSE, CUT, KILL_WHEN_DONE };
 
@@ -338,6 +338,25 @@ int renameat(int from_directory, const char *from, int to_directory, const char 
 {
     REAL(renameat);
     GUARDED(int, due_at(RENAME, to_directory, to), real(from_directory, from, to_directory, to));
+}
+
+/* Another name of a file is counted as a rename. */
+int link(const char *from, const char *to)
+{
+    REAL(link);
+    GUARDED(int, due_at(RENAME, AT_FDCWD, to), real(from, to));
+}
+
+int linkat(int from_directory, const char *from, int to_directory, const char *to, int flags)
+{
+    REAL(linkat);
+    GUARDED(int, due_at(RENAME, to_directory, to), real(from_directory, from, to_directory, to, flags));
+}
+
+int utimensat(int directory, const char *path, const struct timespec times[2], int flags)
+{
+    REAL(utimensat);
+    GUARDED(int, due_at(TIMES, directory, path), real(directory, path, times, flags));
 }
 
 int unlink(const char *path)

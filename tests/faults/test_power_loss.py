@@ -69,7 +69,7 @@ def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figur
 def test_power_loss_beside_hundreds_of_compactions(
     folder: Path, shim: Path, kind: str, figure: Callable[[str], None]
 ) -> None:
-    figure(play("compactions", folder, kind, 1000, 450, shim=shim, deaths=KILLS, images=CUTS))
+    figure(play("compactions", folder, kind, 1000, 560, shim=shim, deaths=KILLS, images=CUTS))
 
 
 def test_power_loss_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -413,6 +414,40 @@ def test_the_checkpoint_says_where_to_go_on(path: Path) -> None:
         log.append_many([b"x"] * 10, [b"key"] * 10)
         log.roll()
         assert log.compact() is not None and len(list(log.read())) == 1
+
+
+def test_no_damaged_byte_of_the_checkpoint_loses_a_record(path: Path) -> None:
+    """Nor does one bring back a key that was deleted: at most records are looked at again, or later."""
+    sound = path.parent / "sound" / path.name
+    with Log.open(sound, CONFIG) as log:
+        for first in (b"deleted later", None):
+            log.append(first, b"deleted")
+            for number in range(59):
+                log.append(b"%d" % number, b"key %d" % (number % 6))
+            log.roll()
+            if first is not None:
+                log.compact(force=True)
+        wanted = {record.key: record.value for record in log.read()}
+    checkpoint = (sound.parent / "cleaner-offset-checkpoint").read_bytes()
+    damaged = [checkpoint[:end] for end in range(len(checkpoint))]
+    damaged += [
+        checkpoint[:position] + bytes([other]) + checkpoint[position + 1 :]
+        for position in range(len(checkpoint))
+        for other in b"\x009\n\xff"
+    ]
+    for number, content in enumerate(damaged):
+        copy = path.parent / str(number) / path.name
+        shutil.copytree(sound, copy)
+        (copy.parent / "cleaner-offset-checkpoint").write_bytes(content)
+        with Log.open(copy, CONFIG) as log:
+            log.roll()
+            for now_ms in (None, 1 << 50):  # once every tombstone has expired, too
+                log.compact(now_ms, force=True)
+                found = {record.key: record.value for record in log.read()}
+                assert found == {key: wanted[key] for key in found}, content
+                assert {key for key, value in wanted.items() if value is not None} <= set(found), content
+            assert not log.verify().damages
+        shutil.rmtree(copy.parent)
 
 
 def test_retention_needs_its_policy(path: Path) -> None:

@@ -1,0 +1,31 @@
+"""Compactions, and the completion of their swaps, broken off at every file call."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.compaction_calls import MODES
+from tests.faults.shim import run_driver
+
+QUICK = [("log", "full", 29), ("log", "disk", 41), ("managed", "handles", 19)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "stride"),
+    [
+        *QUICK,
+        *(pytest.param("log", mode, 1, marks=pytest.mark.long) for mode in MODES if mode != "kill"),
+        *(pytest.param("opening", mode, 1, marks=pytest.mark.long) for mode in ("full", "kill")),
+    ],
+)
+def test_broken_off_at_every_file_call(folder: Path, shim: Path, kind: str, mode: str, stride: int) -> None:
+    """The newest record of each key is there, nothing that was deleted comes back, and the log goes on or says why it
+    does not."""
+    output = run_driver("compaction_calls", folder, kind, mode, stride, shim=shim)
+    runs = [(int(calls), int(broken_off)) for calls, broken_off in re.findall(r"calls=(\d+) broken_off=(\d+)", output)]
+    assert runs, output
+    if mode not in ("short", "memory"):  # which nobody need notice
+        assert sum(broken_off for _, broken_off in runs) * stride > 10, output
