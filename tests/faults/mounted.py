@@ -124,10 +124,13 @@ def cannot_have(kind: str) -> str:
     return "" if probe.returncode == 0 else f"this root cannot mount: {probe.stderr.decode(errors='replace').strip()}"
 
 
+NAMESPACES = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""What starts a command that may mount, and whose processes end with it."""
+
+
 def under(kind: str, where: Path) -> Sequence[str]:
     """What starts a command with the file system at `where`."""
-    namespaces = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return [*namespaces, sys.executable, "-m", "tests.faults.mounted", kind, str(where)]
+    return [*NAMESPACES, sys.executable, "-m", "tests.faults.mounted", kind, str(where)]
 
 
 def main(kind: str, where: Path, *command: str) -> int:

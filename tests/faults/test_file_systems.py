@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log
-from tests.faults.mounted import cannot_have, under
+from tests.faults.mounted import NAMESPACES, cannot_have, under
 from tests.faults.shim import run_driver
 
 LOCAL = ["tmpfs", "ext4", "xfs", "btrfs", "overlay"]
@@ -38,6 +38,14 @@ def test_two_hosts_never_write_at_the_same_time(folder: Path, kind: str) -> None
     """sshfs has no locks that hold on both: it is refused. bindfs forwards locks of files and not of directories, as
     NFS does."""
     on(kind, folder, "two_hosts", kind)
+
+
+def test_a_file_system_that_is_mounted_when_it_is_first_used(folder: Path) -> None:
+    """As NFS is by autofs or systemd: what counts is the mounted one, also where the mount point is the log itself."""
+    if reason := cannot_have("autofs") or cannot_have("fuse.glusterfs"):
+        pytest.skip(reason)
+    (folder / "mount").mkdir()
+    assert "found fuse.glusterfs" in run_driver("automounted", folder / "mount", under=NAMESPACES)
 
 
 def test_a_log_of_a_lower_layer(folder: Path) -> None:

@@ -77,15 +77,15 @@ def commit(log: CursorLog, offset: int, durable: bool = False) -> None:
 
 def committed(folder: Path) -> Committed:
     """As another process reads it."""
+    return result_of(partial(committed_here, folder))
 
-    def read() -> Committed:
-        log = CursorLog(str(folder))
-        try:
-            return log.read("a", "mails")
-        finally:
-            log.close()
 
-    return result_of(read)
+def committed_here(folder: Path) -> Committed:
+    log = CursorLog(str(folder))
+    try:
+        return log.read("a", "mails")
+    finally:
+        log.close()
 
 
 def lock_file(folder: Path) -> Path:
@@ -457,6 +457,32 @@ def _refused_here(folder: Path) -> str:
     with pytest.raises(errors.LogLockedError) as caught:
         TopicLock(str(folder), "__consumer_offsets").acquire()
     return str(caught.value)
+
+
+def test_no_damaged_byte_gives_an_offset_that_was_not_committed(folder_path: Path, log: CursorLog) -> None:
+    """A reader finds an earlier commit, or an error; a writer that goes on does from one of these."""
+    for offset in (300, 5000):
+        log.commit("a", "mails", {0: CursorOffset(offset, f"work queue {offset}"), 1: CursorOffset(offset)}, False)
+    log.close()
+    possible: list[Committed] = [{}, {0: CursorOffset(1)}]
+    possible += [{0: CursorOffset(at, f"work queue {at}"), 1: CursorOffset(at)} for at in (300, 5000)]
+    partition = f"__consumer_offsets-{partition_of_group('a', PARTITIONS)}"
+    segment = next((folder_path / partition).glob("*.log"))
+    sound = segment.read_bytes()
+    assert committed(folder_path) == possible[-1] and 200 < len(sound) < 1000
+    shutil.copytree(folder_path / partition, spare := folder_path.with_name("spare"))
+    for position in range(len(sound)):
+        for mask in (1, 0x80, 0xFF):
+            data = bytearray(sound)
+            data[position] ^= mask
+            segment.write_bytes(data)
+            with suppress(errors.StorageError):
+                assert CursorLog(str(folder_path)).read_all("mails").get("a", {}) in possible, (position, mask)
+        if position % 40 == 0:
+            with suppress(errors.StorageError):
+                assert committed_here(folder_path) in possible, position
+            shutil.rmtree(folder_path / partition)
+            shutil.copytree(spare, folder_path / partition)
 
 
 def test_a_partition_that_power_left_without_a_segment_has_no_committed_offsets(
