@@ -5,7 +5,9 @@
 Each row names what a put and an acknowledgement survive: `process`, a kill of the process; `power`, a loss of power,
 with an fsync for each. Contestants of a row do the same in one run, in an order that rotates; each job that comes back
 is compared with that which was put. All take one by one, and kreplog 100 at once, too, which it acknowledges in one
-call, or in 100 tasks. The others: pip install -e '.[bench-queues]'.
+call, or in 100 tasks. Streams are read in turn as well: a cursor of a topic commits its place, the consumer of a Redis
+stream acknowledges, for each record or for 100. CPU time has that of redis-server in it. The others: pip install -e
+'.[bench,bench-queues]', and redis-server.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -28,7 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import quiet
+from benchmarks.redis_server import RedisServer
 from kreplog import DeliveredRecord, Topic
+from kreplog.topic import TopicRecord
 
 SIZE = 100
 
@@ -50,8 +55,17 @@ class Queue(ABC):
     def take(self) -> bytes:
         """Take the next job and acknowledge it."""
 
+    def server_cpu_s(self) -> float:
+        """CPU time of processes that work for it."""
+        return 0.0
+
     @abstractmethod
     def close(self) -> None: ...
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot take part here; empty if it can."""
+        return "" if importlib.util.find_spec(cls.package) else f"{cls.package} is not installed"
 
 
 class Kreplog(Queue):
@@ -121,6 +135,88 @@ class KreplogTasks(KreplogTogether):
         super().close()
 
 
+class KreplogCursor(Queue):
+    """The records of a topic read in turn by a cursor, which commits its place after `commit_every` of them."""
+
+    name = "kreplog, cursor"
+    commit_every: ClassVar[int] = 1
+
+    def __init__(self, folder: Path, power: bool) -> None:
+        self._power = power
+        self._topic = Topic.open(folder / "jobs", 1)
+        self._cursor = self._topic.cursor("workers")
+        self._records: Iterator[TopicRecord] = iter(())
+        self._read = 0
+
+    def put(self, job: bytes) -> None:
+        self._topic.append(job)
+        if self._power:
+            self._topic.flush()
+
+    def take(self) -> bytes:
+        record = next(self._records, None)
+        if record is None:  # all that there were then
+            self._records = iter(self._cursor)
+            record = next(self._records)
+        self._read += 1
+        if self._read % self.commit_every == 0:
+            self._cursor.commit(durable=self._power)
+        return bytes(record.value)
+
+    def close(self) -> None:
+        self._cursor.close()
+        self._topic.close()
+
+
+class KreplogCursorTogether(KreplogCursor):
+    name = "kreplog, cursor, commit for 100"
+    commit_every = 100
+
+
+class RedisStream(Queue):
+    """A stream and a consumer group. redis-server writes each command to its append-only file before it replies, and
+    with `power` syncs that. At most `at_once` records come, and are acknowledged, with one command."""
+
+    name = "Redis stream"
+    at_once: ClassVar[int] = 1
+
+    def __init__(self, folder: Path, power: bool) -> None:
+        self._server = RedisServer(folder, "--appendonly", "yes", "--appendfsync", "always" if power else "no")
+        self._client = RedisServer.client(folder)
+        self._client.xgroup_create("jobs", "workers", id="0", mkstream=True)
+        self._taken: list[tuple[bytes, dict[bytes, bytes]]] = []
+        self._returned = 0
+
+    @classmethod
+    def missing(cls) -> str:
+        return RedisServer.missing()
+
+    def put(self, job: bytes) -> None:
+        self._client.xadd("jobs", {"value": job})
+
+    def take(self) -> bytes:
+        if self._returned == len(self._taken):
+            ((_, self._taken),) = self._client.xreadgroup("workers", "worker", {"jobs": ">"}, count=self.at_once)
+            self._returned = 0
+        _, fields = self._taken[self._returned]
+        self._returned += 1
+        if self._returned == len(self._taken):
+            self._client.xack("jobs", "workers", *(entry for entry, _ in self._taken))
+        return fields[b"value"]
+
+    def server_cpu_s(self) -> float:
+        return self._server.cpu_s()
+
+    def close(self) -> None:
+        self._client.close()
+        self._server.close()
+
+
+class RedisStreamTogether(RedisStream):
+    name = "Redis stream, 100 at once"
+    at_once = 100
+
+
 class PersistQueue(Queue):
     name = "persist-queue, SQLiteAckQueue"
     package = "persistqueue"
@@ -183,7 +279,10 @@ class DiskCache(Queue):
         self._deque.cache.close()
 
 
-QUEUES: tuple[type[Queue], ...] = (Kreplog, KreplogTogether, KreplogTasks, LiteQueue, PersistQueue, DiskCache)
+QUEUES: tuple[type[Queue], ...] = (
+    Kreplog, KreplogTogether, KreplogTasks, KreplogCursor, KreplogCursorTogether,
+    RedisStream, RedisStreamTogether, LiteQueue, PersistQueue, DiskCache,
+)  # fmt: skip
 
 
 def _set_synchronous(connection: sqlite3.Connection, power: bool) -> None:
@@ -208,7 +307,7 @@ def rates(kind: type[Queue], folder: Path, power: bool, jobs: int) -> Rates:
         queue.put(b"first" * 20)  # what makes files is not counted
         queue.take()
         with quiet():
-            cpu, start = time.process_time(), time.perf_counter()
+            cpu, start = time.process_time() + queue.server_cpu_s(), time.perf_counter()
             for job in data:
                 queue.put(job)
             put = time.perf_counter()
@@ -216,7 +315,7 @@ def rates(kind: type[Queue], folder: Path, power: bool, jobs: int) -> Rates:
                 if queue.take() != job:
                     raise ValueError(f"{kind.name}: another job came than {job!r}")
             end = time.perf_counter()
-            cpu = time.process_time() - cpu
+            cpu = time.process_time() + queue.server_cpu_s() - cpu
     finally:
         queue.close()
     return Rates(jobs / (put - start), jobs / (end - put), cpu / jobs * 1e6)
@@ -232,10 +331,10 @@ def main(
     if quick:
         jobs, repetitions = 10, 1
     console = Console(width=None if sys.stdout.isatty() else 170)
-    kinds = [kind for kind in QUEUES if importlib.util.find_spec(kind.package) is not None]
+    kinds = [kind for kind in QUEUES if not kind.missing()]
     for kind in QUEUES:
         if kind not in kinds:
-            console.print(f"without {kind.name}: {kind.package} is not installed", style="yellow", highlight=False)
+            console.print(f"without {kind.name}: {kind.missing()}", style="yellow", highlight=False)
     table = Table("survives", "queue", "put/s", "ratio (range)", "take + ack/s", "ratio (range)", "CPU us", "ratio")
     for durability in ("process", "power"):
         measured: dict[type[Queue], list[Rates]] = {kind: [] for kind in kinds}

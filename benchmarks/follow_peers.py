@@ -7,9 +7,7 @@ receiver opens after the sender did.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.redis_server import RedisServer
 from kreplog import Log
 
 SIZE = 100
@@ -119,34 +118,20 @@ class Redis(Channel):
 
     @staticmethod
     def missing() -> str:
-        if find_spec("redis") is None:
-            return "the package redis is not installed: pip install -e '.[bench]'"
-        return "" if shutil.which("redis-server") else "redis-server is not installed"
+        return RedisServer.missing()
 
     @contextmanager
     def sender(self) -> Iterator[Send]:
-        import redis
-
-        address = str(self.directory / "socket")
-        command = ["redis-server", "--port", "0", "--unixsocket", address, "--save", "", "--dir", str(self.directory)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        server = RedisServer(self.directory)
         try:
-            deadline = time.monotonic() + 10
-            while not os.path.exists(address):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise OSError(f"redis-server does not listen at {address}")
-                time.sleep(0.01)  # redis-server reports nowhere that it listens
-            with redis.Redis(unix_socket_path=address) as client:
+            with RedisServer.client(self.directory) as client:
                 yield lambda data: client.xadd("stream", {"value": data})
         finally:
-            server.terminate()
-            server.wait()
+            server.close()
 
     def receiver(self) -> Iterator[bytes | None]:
-        import redis
-
         last = b"0"
-        with redis.Redis(unix_socket_path=str(self.directory / "socket")) as client:
+        with RedisServer.client(self.directory) as client:
             while True:
                 for _, entries in client.xread({"stream": last}, block=0):
                     for _, fields in entries:

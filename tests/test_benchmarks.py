@@ -301,6 +301,12 @@ def test_queues_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_topics_are_opened_and_members_die(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_topics", "--quick", "--directory", str(tmp_path))
+    assert "20 partitions, created in" in printed and "its partitions are read" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_that_is_another_is_noticed(tmp_path: Path) -> None:
     class Wrong(bench_queue.Kreplog):
         def take(self) -> bytes:
