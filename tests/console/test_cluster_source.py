@@ -424,7 +424,8 @@ def test_the_command(cluster: LocalCluster) -> None:
     [
         (("--bootstrap", "127.0.0.1:1"), "no broker responds at 127.0.0.1:1"),
         (("/nowhere/at/all",), "does not exist"),
-        ((".", "--bootstrap", "127.0.0.1:1"), "give either DIRECTORY or --bootstrap"),
+        ((".", "--bootstrap", "127.0.0.1:1"), "DIRECTORY, --bootstrap and --seed exclude each other"),
+        (("--seed", "3", "--bootstrap", "127.0.0.1:1"), "exclude each other: give one of them"),
         ((), "no cluster given"),
         ((".", "--bearer-token-file", "short"), "the token is 32 or more"),
     ],
