@@ -36,6 +36,8 @@ pytestmark = pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
 
 HOSTS = (0, 1, 2)
 PORT, INTERNAL_PORT, ZOOKEEPER_PORT = 9092, 9094, 2281
+FAR_S = 120.0
+"""Limit for a broker to come back: TCP and kazoo have backed off while it was cut off, and segments are lost."""
 QUICK_SESSIONS = "tickTime=200\nminSessionTimeout=1000\nmaxSessionTimeout=20000\nadmin.enableServer=false\n"
 
 
@@ -210,6 +212,6 @@ def test_far_hosts_whose_network_loses_frames(tmp_path: Path) -> None:
                     net.cut_both(leader, other)
                 eventually(lambda: view.state(load.partitions[0]).leader not in (-1, leader), "nobody else leads")
                 load.goes_on()
-            view.await_replicated(load.topic)
+            eventually(lambda: not view.under_replicated(load.topic), "it does not come back", FAR_S)
             load.goes_on()
         judge(cluster, load)
