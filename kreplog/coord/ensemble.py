@@ -68,6 +68,9 @@ _PIPELINED = 500
 _READ_AT_ONCE = 250
 """Nodes per request of get_many: the longest paths of so many are below the default of jute.maxbuffer."""
 
+_READS_IN_FLIGHT = 20
+"""Maximum of such requests in flight, as _PIPELINED for those of one node."""
+
 _CREATE_BYTES, _OTHER_BYTES = 64, 32
 """Maximum size of an operation in a packet without path and data."""
 
@@ -254,18 +257,17 @@ class ZooKeeperSession:
         for path in paths:
             check_path(path)
         self._check_alive()
-        if not paths:
-            return []
-        self._await_connection()
-        sent = time.monotonic()
         chunks = [paths[start : start + _READ_AT_ONCE] for start in range(0, len(paths), _READ_AT_ONCE)]
-        requested = [self._send_multi_read(chunk) for chunk in chunks]
         nodes: list[Node | None] = []
-        for chunk, result in zip(chunks, requested, strict=True):
-            for path, found in zip(chunk, self._answer(result, sent, chunk[0]), strict=True):
-                if isinstance(found, Exception):
-                    raise _translate(found, path)
-                nodes.append(None if found is None else _node(found))
+        for start in range(0, len(chunks), _READS_IN_FLIGHT):
+            self._await_connection()
+            sent = time.monotonic()
+            requested = [(chunk, self._send_multi_read(chunk)) for chunk in chunks[start : start + _READS_IN_FLIGHT]]
+            for chunk, result in requested:
+                for path, found in zip(chunk, self._answer(result, sent, chunk[0]), strict=True):
+                    if isinstance(found, Exception):
+                        raise _translate(found, path)
+                    nodes.append(None if found is None else _node(found))
         return nodes
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from kazoo.security import make_digest_acl
 
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.errors import CoordinationError
+from kreplog.types import Create
 from tests.coord.servers import ZooKeeperServer
 
 
@@ -31,3 +32,16 @@ def test_a_node_that_belongs_to_others_is_named(zookeeper: ZooKeeperServer) -> N
         store.close()
         client.stop()
         client.close()
+
+
+def test_more_nodes_than_are_requested_at_once(zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kreplog.coord.ensemble._READ_AT_ONCE", 3)
+    monkeypatch.setattr("kreplog.coord.ensemble._READS_IN_FLIGHT", 2)
+    store = ZooKeeperStore(zookeeper.hosts + "/more-nodes")
+    try:
+        session = store.connect(5000)
+        paths = [f"/{number}" for number in range(20)]
+        session.multi([Create(path, path.encode()) for path in paths])
+        assert [node and node.data for node in session.get_many(paths)] == [path.encode() for path in paths]
+    finally:
+        store.close()

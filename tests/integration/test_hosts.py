@@ -29,6 +29,7 @@ from tests.integration.judging import judge
 from tests.integration.slow_links import Link
 from tests.integration.test_cuts import drop
 from tests.integration.view import View
+from tests.integration.workload import Load
 from tests.test_several_hosts import block
 
 CANNOT = namespaces.cannot_cut() or MISSING
@@ -180,18 +181,23 @@ def test_one_way_a_leader_is_not_heard_by_its_followers(hosts: Hosts) -> None:
     judge(cluster, load)
 
 
+def split_off_a_leader(net: namespaces.Net, view: View, load: Load) -> None:
+    """Cut its host off from both others until another broker leads and the load goes on."""
+    leader = view.await_leader(load.partitions[0])
+    with net.healed():
+        for other in {*HOSTS} - {leader}:
+            net.cut_both(leader, other)
+        eventually(lambda: view.state(load.partitions[0]).leader not in (-1, leader), "nobody else leads")
+        load.goes_on()
+
+
 def test_a_split_takes_a_host_away_and_heals(hosts: Hosts) -> None:
     """Its broker and its ZooKeeper server see nobody, and clients still reach it: alone, it acknowledges nothing, and
     the majority goes on."""
     cluster, net = hosts
     with View(cluster) as view, load_on(cluster, "split") as load:
         load.goes_on()
-        leader = view.await_leader(load.partitions[0])
-        with net.healed():
-            for other in {*HOSTS} - {leader}:
-                net.cut_both(leader, other)
-            eventually(lambda: view.state(load.partitions[0]).leader not in (-1, leader), "nobody else leads")
-            load.goes_on()
+        split_off_a_leader(net, view, load)
         view.await_replicated(load.topic)
         load.goes_on()
     judge(cluster, load)
@@ -206,12 +212,7 @@ def test_far_hosts_whose_network_loses_frames(tmp_path: Path) -> None:
             for _ in range(10):
                 load.goes_on()
                 view.await_replicated(load.topic)
-            leader = view.await_leader(load.partitions[0])
-            with net.healed():
-                for other in {*HOSTS} - {leader}:
-                    net.cut_both(leader, other)
-                eventually(lambda: view.state(load.partitions[0]).leader not in (-1, leader), "nobody else leads")
-                load.goes_on()
+            split_off_a_leader(net, view, load)
             eventually(lambda: not view.under_replicated(load.topic), "it does not come back", FAR_S)
             load.goes_on()
         judge(cluster, load)
