@@ -261,7 +261,8 @@ def test_one_frame_where_the_output_is_no_terminal(cluster: LocalCluster) -> Non
     found = once("--cluster", str(cluster.directory))
     assert found.returncode == 0 and "\x1b" not in found.stdout, found.stderr
     assert "Healthy: 3 brokers" in found.stdout
-    assert re.search(r"^events +2 +0 +0 +0 +7\b", found.stdout, re.MULTILINE)
+    # Records a second are known from the second look on, and whether there was one depends on the machine.
+    assert re.search(r"^events +2 +0 +0 +[0-] +7\b", found.stdout, re.MULTILINE)
     assert re.search(r"^readers +Empty +0 +7\b", found.stdout, re.MULTILINE)
     terminal = Terminal(["top", "--once", "--cluster", str(cluster.directory)], 80, 24, {})
     try:
