@@ -18,6 +18,7 @@ from kreplog._native.log cimport SegmentedLog
 from kreplog._native.producers cimport ProducerState
 from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, RecordFilter
 from kreplog._native.segment cimport Segment, remove
+from kreplog._native.swap_recovery cimport checkpoint_path
 
 import logging
 import os
@@ -376,6 +377,7 @@ cdef class Compaction:
         cdef Segment segment = group[0]
         cdef Segment cleaned = self.create(segment.base_offset)
         cdef tuple made = (cleaned.path, cleaned.offsets.path, cleaned.times.path)
+        cdef str checkpoint = checkpoint_path(segment.path.removesuffix(".log"))
         try:
             self.filter.copies = len(group) > 1
             for segment in group:
@@ -395,7 +397,7 @@ cdef class Compaction:
                 return False
             raise
         finally:
-            self.remove_made(made)
+            self.remove_made(made, checkpoint)
 
     cdef Segment create(self, int64_t base_offset):
         """Under the lock, so that its directory is not moved away meanwhile. Raises LogClosedError, StorageError."""
@@ -407,14 +409,17 @@ cdef class Compaction:
         finally:
             log.unlock()
 
-    cdef int remove_made(self, tuple paths) except -1:
-        """Remove what is left of the files that were made, unless their directory is no longer this log's."""
+    cdef int remove_made(self, tuple paths, str checkpoint) except -1:
+        """Remove what is left of the files that were made, unless their directory is no longer this log's; of a swap
+        that an error has ended the checkpoint stays."""
         cdef SegmentedLog log = self.log
         log.lock()
         try:
             if not (log.closed or log.failure_expected):
                 for path in paths:
                     remove(path)
+                if log.pending_swap is None:
+                    remove(checkpoint)
         finally:
             log.unlock()
         return 0

@@ -1,14 +1,15 @@
 """Replacement of segments by what compaction left of them: atomic to readers, and to whatever ends the process.
 
-    <base>.log.cleaned    being written; recovery deletes it
-    <base>.log.swap       whole and durable: replaces the segments from <base> to where it ends; recovery completes that
-    <base>.log            the first of the segments, then what replaces them all
+    <base>.log.cleaned        being written; recovery deletes it
+    <base>.swap-checkpoint    what the next one is, and which segments it replaces; see `swap_recovery`
+    <base>.log.swap           whole and durable: replaces segments from <base> on; recovery completes that
+    <base>.log                the first of the segments, then what replaces them all
 
-1. Under the log's lock, .cleaned becomes .swap. Until 3, whatever changes the segments that it replaces first calls
-   `WritableLog.finish_swap`, or recovery would bring back what that has removed.
+1. The checkpoint is written; then, under the log's lock, .cleaned becomes .swap. Until 3, whatever changes the segments
+   that it replaces first calls `WritableLog.finish_swap`, or recovery would bring back what that has removed.
 2. Once that is durable, under the lock again: .swap becomes <base>.log as well, by a link; the other segments are
    deleted. The generation is odd meanwhile, so that readers wait; `unsettled` says that nothing is to be cut.
-3. Once that is durable, the name .swap is removed.
+3. Once that is durable, the name .swap is removed, and once that is, the checkpoint.
 
 So, in whatever order the disk got the changes of 2, the .swap is there until all of them are durable. Where the file
 system has no links, step 2 makes the deletions durable before the file gets its new name, under the lock.
@@ -16,26 +17,21 @@ Source: Kafka's UnifiedLog.replaceSegments, LogLoader.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
-from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR, O_TRUNC, O_WRONLY
 
-from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, check_crc, next_offset_of, read_header
 from kreplog._native.commit_gate cimport gate_enter, gate_leave
-from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file, sync_directory
+from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, new_segment, remove
 from kreplog._native.state cimport SWAPPING
+from kreplog._native.swap_recovery cimport checkpoint_path, link_at, write_checkpoint
 from kreplog._native.transaction_index cimport merge_aborted
 from kreplog._native.truncation cimport check_descriptors
 
-import logging
 import os
 
-from kreplog._native.files import error_of, names_in
+from kreplog._native.files import error_of
 from kreplog.errors import StorageError
-
-_logger = logging.getLogger("kreplog")
-
-SUFFIXES = (".cleaned", ".swap")
 
 
 cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval):
@@ -65,14 +61,21 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     Raises LogClosedError, LogFailedError, ResourceExhaustedError."""
     cdef str stem = (<Segment> sources[0]).path.removesuffix(".log")
     cdef str marker = stem + ".log.swap"
+    cdef FileHandle checkpoint
     cdef list held
     cdef bint done
+    log.lock_for_write()  # so that the directory is not moved away meanwhile
+    try:
+        log.finish_swap()  # of a swap before, which an error has ended
+        checkpoint = open_file(checkpoint_path(stem), O_WRONLY | O_CREAT | O_TRUNC)
+    finally:
+        log.unlock()
+    write_checkpoint(checkpoint, cleaned.file, [(<Segment> segment).base_offset for segment in sources])
     log.lock_for_write()
     try:
         if log.cut_count != cut_count or log.closing or not holds(log, sources):
             return False
         check_descriptors(log)
-        log.finish_swap()  # of a swap before, which an error has ended
         try:
             os.replace(cleaned.path, marker)
         except OSError as error:
@@ -172,83 +175,3 @@ cdef int replace(SegmentedLog log, list sources, Segment cleaned, str stem, str 
     log.position.unsettled = unsettled
     log.state.publish(&log.position)
     return 0
-
-
-cdef bint link_at(str path, str name) except -1:
-    """Give the file another name; False where the file system cannot."""
-    try:
-        os.link(path, name)
-    except OSError:
-        return False
-    return True
-
-
-def settle_swaps(str directory not None):
-    """Before the segments of a directory are listed: complete swaps that were broken off, and drop what was not whole.
-
-    Raises StorageError."""
-    names = names_in(directory)
-    try:
-        for name in sorted(names):
-            if name.endswith(".log.swap") and name[:20].isdigit() and len(name) == 29:
-                _complete(directory, name, names)
-        for name in names:
-            if name.endswith(SUFFIXES):
-                remove(os.path.join(directory, name))
-    except OSError as error:
-        raise error_of("cannot complete a compaction in", directory, error) from error
-
-
-def _complete(directory, name, names):
-    base = int(name[:20])
-    stem = os.path.join(directory, name[:20])
-    marker = os.path.join(directory, name)
-    cdef bint whole
-    cdef int64_t end = end_of_sound(marker, &whole)
-    if not whole and (end < 0 or os.path.exists(stem + ".log")):
-        _logger.warning("%s is damaged; the segments that it was to replace are used instead", marker)
-        remove(marker)
-        return
-    replaced = sorted([
-        os.path.join(directory, other[:20]) for other in names
-        if other.endswith(".log") and len(other) == 24 and other[:20].isdigit() and base < int(other[:20]) < end
-    ])
-    merge_aborted(stem, replaced)
-    remove(stem + ".index")
-    remove(stem + ".timeindex")
-    cdef bint linked = os.path.exists(stem + ".log") and os.path.samefile(marker, stem + ".log")
-    if not linked:
-        remove(stem + ".log.cleaned")
-        linked = link_at(marker, stem + ".log.cleaned")
-        if linked:
-            os.replace(stem + ".log.cleaned", stem + ".log")
-    for other in replaced:  # a reader misses no record of them, whichever is the first that is left
-        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            remove(other + suffix)
-    sync_directory(directory)
-    if linked:
-        remove(marker)
-    else:
-        os.replace(marker, stem + ".log")
-    sync_directory(directory)
-
-
-cdef int64_t end_of_sound(str path, bint* whole) except? -2:
-    """Where the sound batches at the head of a file end, -1 without one. whole: whether there is nothing else.
-
-    Raises StorageError."""
-    cdef BatchHeader h
-    cdef FileHandle file = open_file(path, O_RDONLY)
-    cdef int64_t size = file.size()
-    cdef int64_t at = 0
-    cdef int64_t end = -1
-    cdef Mapping mapping = map_file(file, max(size, <int64_t> 1))
-    with nogil:
-        while (
-            at < size and read_header(mapping.data + at, size - at, &h) == BATCH_OK and batch_size(&h) <= size - at
-            and h.base_offset >= end and check_crc(mapping.data + at, &h) == BATCH_OK
-        ):
-            end = next_offset_of(&h)
-            at += batch_size(&h)
-    whole[0] = at == size
-    return end

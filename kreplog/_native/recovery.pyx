@@ -38,12 +38,12 @@ import time
 import uuid
 
 from kreplog._native.checkpoint import EpochCache, offsets_by_partition
-from kreplog._native.compaction_swap import settle_swaps
 from kreplog._native.directory import is_brokers_directory, require_directory
 from kreplog._native.files import error_of, names_in, status_of
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
+from kreplog._native.swap_recovery import settle_swaps
 from kreplog.boot import boot_id
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import topic_id_text
@@ -114,8 +114,8 @@ cdef class Recovery:
         self.before = log.state.session()
         if self.before.number:  # before any change: who opens the log by turns learns of one that is killed half-way
             self.begin_session()
-        _remove_leftovers(log)
         settle_swaps(log.path)
+        _remove_leftovers(log)
         log.ledger = _load_ledger(log)
         log.relist()
         self.fresh = not log._segments

@@ -35,6 +35,7 @@ from kreplog._native.files cimport HeapBuffer, Mapping, allocate
 from kreplog._native.lookup cimport boundary
 from kreplog._native.reader cimport BatchReader, reader_of
 from kreplog._native.segment cimport Segment
+from kreplog._native.state cimport SWAPPING
 from kreplog._native.view cimport LogView
 
 import os
@@ -248,6 +249,8 @@ cdef class Verifier:
         cdef int code
         cdef Round ahead = None
         s.at = 0
+        if self.log.position.unsettled == SWAPPING and s.chain >= self.end_of(segment):
+            return 0  # an error has ended the swap before it had deleted the segment
         if s.chain >= 0 and s.chain != segment.base_offset and (
             s.chain > segment.base_offset or s.chain >= s.dense_from
         ):
@@ -256,9 +259,7 @@ cdef class Verifier:
         if self.first > segment.base_offset:
             s.at = self.place_of(segment, self.first, &h)
             s.chain = h.base_offset if s.at else segment.base_offset
-        if not segment.sealed or self.last < self.log.segment_end(
-            self.log._segments, self.log.segment_index(self.log._segments, segment.base_offset)
-        ):  # what lies past the log end is not ours to judge
+        if not segment.sealed or self.last < self.end_of(segment):  # what lies past the log end is not ours to judge
             until = self.place_of(segment, self.last - 1, &h)
             if until or self.last - 1 == segment.base_offset:
                 end = min(until + batch_size(&h), end)
@@ -340,6 +341,11 @@ cdef class Verifier:
             helper.cancel() or helper.result()  # one that came too late is not waited for
         return ahead
 
+    cdef int64_t end_of(self, Segment segment) except -1:
+        return self.log.segment_end(
+            self.log._segments, self.log.segment_index(self.log._segments, segment.base_offset)
+        )
+
     cdef int64_t place_of(self, Segment segment, int64_t offset, BatchHeader* h) except -1:
         """Position of the batch that holds `offset`; 0 where damage hides it."""
         try:
@@ -410,9 +416,7 @@ cdef class Verifier:
         s.at = segment.resync(s.at, s.chain)
         if s.at >= end:
             s.at = end
-            s.chain = min(self.last, self.log.segment_end(
-                self.log._segments, self.log.segment_index(self.log._segments, segment.base_offset)
-            ))
+            s.chain = min(self.last, self.end_of(segment))
             return 0
         if s.at + HEADER_SIZE > self.window_end and not self.refill(segment):
             s.at = end

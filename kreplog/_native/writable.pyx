@@ -20,6 +20,7 @@ from kreplog._native.commit_gate cimport gate_enter, gate_init, gate_leave
 from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.segment cimport Segment, remove
 from kreplog._native.state cimport StateFile
+from kreplog._native.swap_recovery cimport checkpoint_path
 from kreplog._native.transaction_index cimport aborted_path
 from kreplog._native.view cimport LogView
 
@@ -371,6 +372,7 @@ cdef class WritableLog(LogView):
             sync_directory(self.path)
             remove(self.pending_swap)
             sync_directory(self.path)
+            remove(checkpoint_path(self.pending_swap.removesuffix(".log.swap")))
         except BaseException as error:
             self.fail_unless_exhausted(error)
         self.pending_swap = None

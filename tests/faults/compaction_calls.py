@@ -59,15 +59,9 @@ def append(log: Log, offset: int) -> None:
     assert log.append(value, key) == offset
 
 
-def records_in(log: Log) -> Found:
-    return [(record.offset, record.key, record.value) for record in log.read()]
-
-
 def survey(log: Log) -> Found:
-    """The same, of a log that is verified; not of a reader's, which in the middle of a swap that an error has ended
-    finds segments beside those that replace them. It returns no record of them."""
     assert not log.verify().damages
-    return records_in(log)
+    return [(record.offset, record.key, record.value) for record in log.read()]
 
 
 def check_records(found: Found, end: int) -> None:
@@ -130,7 +124,7 @@ def check_readers(log: Log, reader: Log, begun: Iterator[Record], at: int) -> No
     """Of a writer that goes on or has failed, of a reader, and of one that had begun to read before: AssertionError."""
     end = log.log_end_offset
     check_records(survey(log), end)
-    check_records(records_in(reader), end)
+    check_records(survey(reader), end)
     for record in begun:
         assert record.offset > at and (record.key, record.value) == content_at(record.offset), record
         at = record.offset
@@ -153,14 +147,14 @@ def check_after_error(log: Log, reader: Log, pipe: int) -> None:
         log.roll()
         log.compact(LATER, force=True)
     check_records(survey(log), end)
-    check_records(records_in(reader), end)
+    check_records(survey(reader), end)
     check_records(result_of(partial(read, Path(log.path))), end)
 
 
 def read(path: Path) -> Found:
     """As another process finds it."""
     with Log.open(path, CONFIG, read_only=True) as log:
-        return records_in(log)
+        return survey(log)
 
 
 def look(path: Path, log_class: type[Log]) -> tuple[Found, int]:

@@ -1,8 +1,9 @@
-"""Compactions, and the completion of their swaps, broken off at every file call."""
+"""Compactions, and the completion of their swaps, broken off at every file call; and their files damaged."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,14 @@ def test_broken_off_at_every_file_call(folder: Path, shim: Path, kind: str, mode
     assert runs, output
     if mode not in ("short", "memory"):  # which nobody need notice
         assert sum(broken_off for _, broken_off in runs) * stride > 10, output
+
+
+@pytest.mark.parametrize("stride", [101, pytest.param(1, marks=pytest.mark.long)])
+def test_what_a_swap_leaves_is_damaged_before_recovery(
+    folder: Path, shim: Path, stride: int, figure: Callable[[str], None]
+) -> None:
+    """F40: no record is lost, whichever byte it is; at worst the log is not opened, by a typed error."""
+    output = run_driver("swap_damage", folder, stride, shim=shim)
+    match = re.search(r"steps=\d+ damaged=(\d+) opened=(\d+) refused=(\d+)", output)
+    assert match and min(int(match[2]), int(match[3])) * stride > 500, output
+    figure(match[0])

@@ -35,7 +35,9 @@ from tests.integration.workload import Load
 pytestmark = pytest.mark.long
 
 SEED = 20261128
-ROUNDS = 200
+PARTS, ROUNDS = 8, 25
+"""Of the long test: each part has brokers of its own, and takes some minutes."""
+
 PARTITIONS = 3
 INTERNAL = 3
 """Partitions of each internal topic."""
@@ -283,14 +285,15 @@ def test_each_record_is_copied_once(
     copies.judge()
 
 
+@pytest.mark.parametrize("seed", range(SEED, SEED + PARTS))
 def test_each_record_is_copied_once_in_many_rounds(
-    cluster_and_net: tuple[LocalCluster, namespaces.Net | None], tmp_path: Path, figure: Figure
+    cluster_and_net: tuple[LocalCluster, namespaces.Net | None], tmp_path: Path, figure: Figure, seed: int
 ) -> None:
     """Groups of both protocols; half of the time the next fault comes before all go on."""
     cluster, net = cluster_and_net
-    with Copies(cluster, net, tmp_path, ["classic", "consumer"], SEED) as copies:
+    with Copies(cluster, net, tmp_path, ["classic", "consumer"], seed) as copies:
         copies.go_on()
-        chosen = random.Random(SEED)
+        chosen = random.Random(seed)
         for number in range(ROUNDS):
             print(f"round {number}", end=": ")
             copies.faults.run()
@@ -301,5 +304,5 @@ def test_each_record_is_copied_once_in_many_rounds(
     copied = ", ".join(f"{loop.copied} copied by {loop.protocol}" for loop in copies.loops)
     figure(
         f"{ROUNDS} rounds of faults, {copies.load.acked} records acknowledged, {copied}, none lost, none twice, none "
-        f"of an aborted transaction; {copies.plain.acknowledged} offsets of a plain group, none lost (seed {SEED})"
+        f"of an aborted transaction; {copies.plain.acknowledged} offsets of a plain group, none lost (seed {seed})"
     )

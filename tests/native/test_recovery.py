@@ -435,13 +435,26 @@ def test_leftovers_are_no_segments(folder: Path) -> None:
     sound = make(folder / "sound" / NAME, batches=10, per_batch=3)
     end = len(sound.records)
     for name in ("replication-offset-checkpoint.tmp", f"{NAME}/leader-epoch-checkpoint.tmp", f"{NAME}/{end:020}.log",
-                 f"{NAME}/{LOG_FILE}.deleted", f"{NAME}/{3:020}.log.swap", f"{NAME}/notes.log", f"{NAME}/7.index",
+                 f"{NAME}/{LOG_FILE}.deleted", f"{NAME}/{LOG_FILE}.swap", f"{NAME}/notes.log", f"{NAME}/7.index",
                  f"{NAME}/{99:020}.index", f"{NAME}/{99:020}.snapshot"):  # fmt: skip
         partition = sound.copy(folder / "leftover")
         (partition.parent / name).write_bytes(b"" if name.endswith(f"{end:020}.log") else b"half a file")
         with Log.open(partition, CONFIG) as log:
             assert list(log.read()) == sound.records, name
             assert log.append(b"next") == end, name
+
+
+def test_a_swap_that_nothing_proves_is_refused(folder: Path) -> None:
+    """F40: it may be all that is left of the segments that it replaces."""
+    sound = make(folder / "sound" / NAME, batches=10, per_batch=3)
+    swap = sound.path / f"{3:020}.log.swap"
+    swap.write_bytes(b"half a file")
+    with pytest.raises(errors.CorruptBatchError, match=r"damaged at byte 0\. Nothing was deleted") as caught:
+        Log.open(sound.path, CONFIG)
+    assert caught.value.path == str(swap) and swap.exists()
+    swap.unlink()
+    with Log.open(sound.path, CONFIG) as log:
+        assert list(log.read()) == sound.records
 
 
 def test_missing_segment_in_the_middle(folder: Path) -> None:
