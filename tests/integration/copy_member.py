@@ -2,7 +2,8 @@
 
 Each record is written to the partition that it was read from, as `outcome/offset/value`: whether the member means to
 commit or to abort the transaction, the record's offset in the topic read, and its value. One transaction in eight is
-aborted. SIGTERM: the member leaves the group and the process ends.
+aborted. SIGTERM: the member leaves the group and the process ends. SIGALRM ends it where a call of the library has not
+returned long after its time-out.
 
 Arguments: librdkafka's settings of connections, as JSON, the topic read, the topic written, the group, group.protocol,
 the transactional id.
@@ -19,6 +20,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 WITHIN_S = 30.0
+HUNG_S = 45
+"""librdkafka 2.16 may wait for ever in send_offsets_to_transaction, without a request in flight."""
+
 RECORDS = 200
 """Of a transaction, at most."""
 
@@ -55,6 +59,7 @@ class CopyMember:
         for number in itertools.count():
             if self.leaving:
                 break
+            signal.alarm(HUNG_S)
             try:
                 if producer is None:
                     producer = self._new_producer()
@@ -64,6 +69,7 @@ class CopyMember:
                 _report(error)
                 producer = self._after(error, producer)
             self._rewind()
+        signal.alarm(HUNG_S)
         self._consumer.close()
 
     def _new_producer(self) -> Producer:
@@ -101,9 +107,12 @@ class CopyMember:
             ends[partition] = offset + 1
             producer.produce(self._target, b"%s/%d/%s" % (outcome, offset, value), partition=partition)
         offsets = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+        signal.alarm(HUNG_S)
         producer.send_offsets_to_transaction(offsets, before, WITHIN_S)
+        signal.alarm(HUNG_S)
         if aborts:
             producer.flush(WITHIN_S)  # else the abort drops what is not sent yet
+            signal.alarm(HUNG_S)
             producer.abort_transaction(WITHIN_S)
         else:
             producer.commit_transaction(WITHIN_S)
@@ -113,6 +122,7 @@ class CopyMember:
         """The producer to go on with; None for a new one, which ends the transaction of this one."""
         if producer is None or not error.args[0].txn_requires_abort():
             return None
+        signal.alarm(HUNG_S)
         try:
             producer.abort_transaction(WITHIN_S)
         except KafkaException as failed:
@@ -123,6 +133,7 @@ class CopyMember:
     def _rewind(self) -> None:
         """To the committed offsets, once no transaction may change them."""
         while not self.leaving:
+            signal.alarm(HUNG_S)
             try:
                 for place in self._consumer.committed(self._consumer.assignment(), WITHIN_S):
                     self._consumer.seek(TopicPartition(place.topic, place.partition, max(0, place.offset)))

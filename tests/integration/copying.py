@@ -33,7 +33,8 @@ class Copying:
     """Members that copy the topic `source` into `target` as the group `target`, a reader that checks the copy, and an
     observer of the committed offsets. From `with` to the end of it.
 
-    protocol: the group's, `classic` or `consumer`. folder: of what the processes report."""
+    protocol: the group's, `classic` or `consumer`. folder: of what the processes report. hung: how many members were
+    replaced since a call of their library did not return."""
 
     def __init__(self, bootstrap: str, source: str, target: str, partitions: int, protocol: str, folder: Path) -> None:
         self.group = self.target = target
@@ -44,6 +45,7 @@ class Copying:
         self._connection = json.dumps({**QUICK, "bootstrap.servers": bootstrap})
         self._folder = folder
         self._members: dict[int, subprocess.Popen[bytes]] = {}
+        self.hung = 0
         self._reader = _Reader(self._connection, target, partitions, folder / f"{target}-reader")
         self._observer = Observer(_consumer(bootstrap, self.group), self.group, source, partitions)
 
@@ -99,6 +101,12 @@ class Copying:
             time.sleep(1)  # in which it tries to go on
             zombie.kill()
             zombie.wait()
+
+    def replace_hung(self) -> None:
+        for slot, member in self._members.items():
+            if member.poll() == -signal.SIGALRM:
+                self.hung += 1
+                self.join(slot)
 
     def _spawn(self, slot: int) -> subprocess.Popen[bytes]:
         with (self._folder / f"{self.target}-member-{slot}").open("ab") as reports:
@@ -164,6 +172,7 @@ class Copying:
 
     def _wait(self, true: Callable[[], bool], text: Callable[[], str]) -> None:
         def ended() -> bool:
+            self.replace_hung()
             violations = self.violations()
             assert not violations, "\n".join(violations[:20])
             return true()

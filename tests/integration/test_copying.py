@@ -120,3 +120,18 @@ def test_a_member_that_has_ended_by_itself(tmp_path: Path) -> None:
     copying.join(0)
     copying._members[0].wait()
     assert copying.violations() == ["ended: member 0 of copy: no way on"]
+
+
+def test_a_member_whose_library_hangs_is_replaced(tmp_path: Path) -> None:
+    class Hanging(Copying):
+        def _spawn(self, slot: int) -> subprocess.Popen[bytes]:
+            hangs = "import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(600)"
+            return subprocess.Popen([sys.executable, "-c", hangs])
+
+    copying = Hanging("127.0.0.1:1", "read", "copy", 1, "classic", tmp_path)
+    copying.join(0)
+    first = copying._members[0]
+    first.wait()
+    copying.replace_hung()
+    assert copying.hung == 1 and copying._members[0] is not first
+    copying.kill(0)

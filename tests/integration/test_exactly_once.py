@@ -301,7 +301,7 @@ def test_each_record_is_copied_once_in_many_rounds(
                 copies.go_on()
         copies.go_on()
     copies.judge()
-    copied = ", ".join(f"{loop.copied} copied by {loop.protocol}" for loop in copies.loops)
+    copied = ", ".join(f"{loop.copied} copied by {loop.protocol} ({loop.hung} hung)" for loop in copies.loops)
     figure(
         f"{ROUNDS} rounds of faults, {copies.load.acked} records acknowledged, {copied}, none lost, none twice, none "
         f"of an aborted transaction; {copies.plain.acknowledged} offsets of a plain group, none lost (seed {seed})"
