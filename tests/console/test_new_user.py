@@ -30,7 +30,7 @@ TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with clusters.running(tmp_path_factory.mktemp("new-user") / "c", clusters.GROUPS) as made:
         servers = made.bootstrap().split(",")
         with clusters.admin_of(made.bootstrap()) as admin:
@@ -43,6 +43,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
                     pass
                 consumer.commit()
             yield made
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield shared_cluster
+    elsewhere(lambda: clusters.mend(shared_cluster))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ ENTER_SCREEN, LEAVE_SCREEN, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with clusters.running(tmp_path_factory.mktemp("top") / "c", clusters.GROUPS) as made:
         with clusters.admin_of(made.bootstrap()) as admin:
             admin.create_topics({name: {"num_partitions": 2, "replication_factor": 3} for name in ("events", "idle")})
@@ -50,6 +50,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             for _ in range(7):
                 producer.send("events", b"v", partition=0)
         yield made
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield shared_cluster
+    clusters.mend(shared_cluster)
 
 
 class Terminal:

@@ -105,6 +105,20 @@ def kill(cluster: LocalCluster, *brokers: int) -> None:
         cluster.wait_until_gone(broker, 10)
 
 
+def mend(cluster: LocalCluster) -> None:
+    """Let brokers that are stopped go on, and start those that do not run: a test that fails half-way leaves a cluster
+    that is whole for the next one."""
+    dead = []
+    for broker in cluster.brokers:
+        pid, _, _ = read_pid_file(cluster.home(broker))
+        if pid:
+            os.kill(pid, signal.SIGCONT)
+        else:
+            dead.append(broker)
+    if dead:
+        cluster.start(dead, timeout_s=START_S)
+
+
 def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:
     """In the settings of a broker, for its next start: one that is there already. value: as TOML."""
     path = cluster.home(broker) / "broker.toml"
