@@ -3,14 +3,17 @@
     python -m benchmarks.bench_console [--repetitions N] [--partitions N] [--quick] [--directory DIR]
 
 In each repetition, in an order that rotates: nobody watches; `kreplog console` runs with a page on the topic, of which
-40 partitions are in view; `kreplog top` runs in a terminal. Each for the same time, while a client sends small Produce
-requests with acks=all and pauses. Figures: the CPU time that a broker took beyond that without a watcher in the same
-repetition, as a share of one core, of the broker whose median is the highest; and the latencies of the produces.
+40 partitions are in view, with their sizes and the groups that read the topic; `kreplog top` runs in a terminal. Each
+for the same time, while a client sends small Produce requests with acks=all at a fixed rate. Three groups have
+committed offsets in all partitions, and lag more and more. Figures: the CPU time that a broker took beyond that without
+a watcher in the same repetition, as a share of one core, of the broker whose median is the highest; and the latencies
+of the produces, each from when it was due.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import pty
 import re
@@ -28,7 +31,8 @@ from typing import Annotated, Any
 
 import aiohttp
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from benchmarks import report
 from benchmarks.clusters import BROKERS, KreplogCluster, create_topic, wait_in_sync
@@ -37,8 +41,14 @@ from kreplog.types import counted
 TOPIC = "watched"
 IN_VIEW = 40
 RECORD = b"x" * 100
-PAUSE_S = 0.01
-SETTLE_S = 2.0
+PERIOD_S = 0.05
+"""Between produces: brokers that are busy hide what watching costs."""
+
+SETTLE_S = 3.0
+GROUPS = 3
+GROUPS_S, SIZES_S = 2.0, 5.0
+"""How often a page requests the groups that read a topic, and the sizes of the partitions in view."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,31 +61,48 @@ def broker_cpu_s(cluster: KreplogCluster) -> list[float]:
     return found
 
 
+def commit_offsets(cluster: KreplogCluster, partitions: int) -> None:
+    """GROUPS groups commit the start of all partitions, and read nothing."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    offsets = [TopicPartition(TOPIC, partition, 0) for partition in range(partitions)]
+    for number in range(GROUPS):
+        request = [ConsumerGroupTopicPartitions(f"reader-{number}", offsets)]
+        (future,) = admin.alter_consumer_group_offsets(request, request_timeout=60).values()
+        if failed := [each for each in future.result().topic_partitions if each.error is not None]:
+            raise RuntimeError(f"offsets are not committed: {failed[:1]}")
+
+
 def produce_latencies_ms(bootstrap: str, partitions: int, seconds: float) -> list[float]:
-    """Latencies of single records, each acknowledged before the next is sent; to all partitions in turn."""
+    """Latencies of single records, one each PERIOD_S unless the last is not acknowledged yet; to all partitions in
+    turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
     found: list[float] = []
     errors: list[Any] = []
-    until = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < until:
+    due = time.perf_counter()
+    until = due + seconds
+    while due < until:
+        time.sleep(max(0.0, due - time.perf_counter()))  # the same load in each turn, of a quiet client
         partition = len(found) % partitions
         producer.produce(TOPIC, RECORD, partition=partition, on_delivery=lambda error, _: errors.append(error))
         producer.flush(30)
         if len(errors) != len(found) + 1 or errors[-1] is not None:
             raise RuntimeError(f"a produce failed: {errors[-1:]}")
-        found.append((time.perf_counter() - began) * 1000)
-        time.sleep(PAUSE_S)  # the load of a quiet client: brokers that are busy hide what watching costs
+        found.append((time.perf_counter() - due) * 1000)
+        due += PERIOD_S
     return found
 
 
 @dataclass
 class Page:
     """Messages that a page has received. rows: numbers of partitions. complete_s: after its connection, the last time
-    that there were more. views: number of those with the replicas of the partitions in view."""
+    that there were more. views: number of those with the replicas of the partitions in view. readers: groups that the
+    last response about them named. sized: partitions with sizes in the last one."""
 
     rows: set[int] = field(default_factory=set)
     complete_s: float = 0.0
     views: int = 0
+    readers: int = 0
+    sized: int = 0
 
 
 @contextmanager
@@ -103,8 +130,8 @@ def console(directory: Path, pages: list[Page]) -> Iterator[None]:
         finally:
             stop.set()
             page.join()
-        if failures or not pages[-1].views:
-            raise RuntimeError(f"the page received {pages[-1].views} views of replicas: {failures}")
+        if failures or not pages[-1].views or pages[-1].readers != GROUPS or not pages[-1].sized:
+            raise RuntimeError(f"the page received {pages[-1]}: {failures}")
     finally:
         process.terminate()
         process.wait()
@@ -115,16 +142,40 @@ async def _visit(address: str, stop: threading.Event, page: Page) -> None:
     async with aiohttp.ClientSession(headers={"Origin": origin}, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         async with session.get(address):
             pass
-        async with session.ws_connect(f"{origin}/live") as socket:
-            await socket.send_json({"topic": TOPIC, "partitions": list(range(IN_VIEW)), "events": 0, "run": ""})
-            began = time.perf_counter()
-            while not stop.is_set():
-                message = await socket.receive_json(timeout=30)
-                page.views += "replicas" in message
-                numbers = {row[0] for row in message.get("rows", ())}
-                if numbers - page.rows:
-                    page.rows |= numbers
-                    page.complete_s = time.perf_counter() - began
+        visible = ",".join(map(str, range(IN_VIEW)))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_follow(session, origin, stop, page))
+            tasks.create_task(_repeat(session, f"{origin}/api/groups?topic={TOPIC}", GROUPS_S, stop, page))
+            tasks.create_task(
+                _repeat(session, f"{origin}/api/sizes?topic={TOPIC}&partitions={visible}", SIZES_S, stop, page)
+            )
+
+
+async def _follow(session: aiohttp.ClientSession, origin: str, stop: threading.Event, page: Page) -> None:
+    async with session.ws_connect(f"{origin}/live") as socket:
+        await socket.send_json({"topic": TOPIC, "partitions": list(range(IN_VIEW)), "events": 0, "run": ""})
+        began = time.perf_counter()
+        while not stop.is_set():
+            message = await socket.receive_json(timeout=30)
+            page.views += "replicas" in message
+            numbers = {row[0] for row in message.get("rows", ())}
+            if numbers - page.rows:
+                page.rows |= numbers
+                page.complete_s = time.perf_counter() - began
+
+
+async def _repeat(
+    session: aiohttp.ClientSession, address: str, pause_s: float, stop: threading.Event, page: Page
+) -> None:
+    while not stop.is_set():
+        async with session.get(address) as response:
+            found = await response.json()
+        response.raise_for_status()
+        page.readers = len(found.get("groups", ())) or page.readers
+        page.sized = len(found.get("sizes", ())) or page.sized
+        paused = time.perf_counter()
+        while not stop.is_set() and time.perf_counter() - paused < pause_s:
+            await asyncio.sleep(0.1)
 
 
 @contextmanager
@@ -182,9 +233,10 @@ def main(
             cluster.spawn()
             create_topic(cluster, TOPIC, partitions)
             wait_in_sync(cluster, TOPIC)
+            commit_offsets(cluster, partitions)
             print(
-                f"sizes: {counted(partitions, 'partition')} of three replicas; {seconds:g} s each; records of "
-                f"{len(RECORD)} B with pauses of {PAUSE_S * 1000:g} ms; {counted(repetitions, 'repetition')}"
+                f"sizes: {counted(partitions, 'partition')} of three replicas, read by {GROUPS} groups; {seconds:g} s "
+                f"each; a record of {len(RECORD)} B each {PERIOD_S * 1000:g} ms; {counted(repetitions, 'repetition')}"
             )
             for name, fact in report.host(Path(folder)).items():
                 print(f"{name}: {fact}")
@@ -221,11 +273,13 @@ def _measure(cluster: KreplogCluster, directory: Path, partitions: int, repetiti
         ]
         most = max(zip(*more, strict=True), key=statistics.median)  # of the broker that takes most
         mean = statistics.median(100 * statistics.mean(shares) for shares in cpu[name])
+        error = statistics.stdev(most) / math.sqrt(len(most)) if len(most) > 1 else math.nan
         middle = [statistics.median(each) for each in latencies[name]]
         high = [statistics.quantiles(each, n=100)[98] for each in latencies[name]]
         print(
             f"{name}: brokers {mean:.1f} % of a core each; one {statistics.median(most):.1f} % more than without "
-            f"({min(most):.1f} to {max(most):.1f}); produce p50 {statistics.median(middle):.2f} ms "
+            f"({min(most):.1f} to {max(most):.1f}; mean {statistics.mean(most):.1f}, its standard error {error:.1f}); "
+            f"produce p50 {statistics.median(middle):.2f} ms "
             f"({min(middle):.2f} to {max(middle):.2f}), p99 {statistics.median(high):.2f} ms "
             f"({min(high):.2f} to {max(high):.2f})"
         )

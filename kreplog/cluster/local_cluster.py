@@ -112,6 +112,12 @@ class LocalCluster:
                 f"{self.directory} contains no cluster: create one with `kreplog cluster create {self.directory}`",
                 path=str(self.directory),
             ) from None
+        except PermissionError:
+            raise UsageError(
+                f"{path}: this user may not read it: run the command as the user who created the cluster; those "
+                "with --bootstrap need the addresses of brokers alone",
+                path=str(path),
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged: {error}", path=str(path)) from error
 

@@ -78,9 +78,8 @@ def console(
 
         async def run() -> None:
             access = ConsoleAccess(actual, announce, origin, bearer)
-            await web_server.serve(
-                listening, web_server.application(source, access, replays, allow_writes=allow_writes)
-            )
+            app = web_server.application(source, access, replays, allow_writes=allow_writes)
+            await web_server.serve(listening, app, access)
 
         asyncio.run(run())
 

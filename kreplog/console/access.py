@@ -12,6 +12,7 @@ pages of other sites in the same browser. So a request needs
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
@@ -44,7 +45,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class ConsoleAccess:
     """The tokens and sessions of one console at `port`. origin: "https://host" of a proxy in front of it, "" for none.
-    bearer: the proxy's token, "" for none. announce: is called with each new one-time token.
+    bearer: the proxy's token, "" for none. announce: is called with each new one-time token. known: connections that
+    have sent a request with a session.
 
     Raises UsageError for an origin that is none."""
 
@@ -68,6 +70,7 @@ class ConsoleAccess:
         self._bearer = bearer
         self._announce = announce
         self._sessions: dict[str, None] = {}
+        self.known: set[asyncio.Protocol] = set()
         self._token = ""
         self.renew_token()
 
@@ -91,6 +94,7 @@ class ConsoleAccess:
                 text="no session with this console: open the address that `kreplog console` printed last; it works "
                 "once, then the next one is printed\n"
             )
+        self.known.add(request.protocol)
         return await handler(request)
 
     def _check_origin(self, request: web.Request) -> None:

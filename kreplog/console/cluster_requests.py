@@ -6,7 +6,7 @@ A function raises UsageError for parameters that it cannot use.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kreplog.client import described_configs
@@ -22,6 +22,7 @@ from kreplog.console.lag_history import LagHistory
 from kreplog.console.lag_times import LagTimes
 from kreplog.console.parameters import Parameters, number_in, partition_in, topic_in
 from kreplog.console.record_pages import FETCH_BYTES, field_of, read_page
+from kreplog.console.snapshot import TopicSnapshot
 from kreplog.core.messages import EARLIEST, LATEST
 from kreplog.core.security.acls import AclFilter
 from kreplog.errors import UsageError
@@ -87,16 +88,18 @@ def topic_settings(clients: ThreadClients, parameters: Parameters) -> dict[str, 
     return {"settings": described_configs.topic_settings(clients.admin, topic)}
 
 
-def sizes(clients: ThreadClients, parameters: Parameters) -> dict[str, Any]:
-    """Bytes of the replicas of `partitions` of a topic, "0,1,2", by partition and broker."""
+def sizes(clients: ThreadClients, parameters: Parameters, topics: Mapping[str, TopicSnapshot]) -> dict[str, Any]:
+    """Bytes of the replicas of `partitions` of a topic, "0,1,2", by partition and broker. topics: as they were last
+    seen, since the metadata of a topic with thousands of partitions take a broker some time."""
     topic = topic_in(parameters)
     numbers = parameters.get("partitions", "").split(",")[:MAX_SIZES]
     wanted = {number_in({"partition": text}, "partition") for text in numbers}
     by_broker: dict[int, list[TopicPartition]] = {}
-    for partition in clients.admin.metadata([topic]).topics[0].partitions:
-        if partition.partition_index in wanted:
-            for broker in partition.replica_nodes:
-                by_broker.setdefault(broker, []).append(TopicPartition(topic, partition.partition_index))
+    rows = topics[topic].partitions if topic in topics else {}
+    for number in wanted & rows.keys():
+        for broker in rows[number].replicas:
+            by_broker.setdefault(broker, []).append(TopicPartition(topic, number))
+    clients.admin.metadata(())
     found: dict[int, dict[int, int]] = {}
     for broker, replicas in replica_sizes(clients.admin, by_broker).items():
         for at, size in replicas.items():
@@ -134,7 +137,6 @@ def known_users(clients: ThreadClients, _: Parameters) -> dict[str, Any]:
 READS: dict[str, Callable[[ThreadClients, Parameters], dict[str, Any]]] = {
     "records": records,
     "topic-settings": topic_settings,
-    "sizes": sizes,
     "broker-settings": broker_settings,
     "acls": acls,
     "users": known_users,

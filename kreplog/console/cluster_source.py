@@ -16,7 +16,7 @@ from kreplog.client.replica_states import replica_states
 from kreplog.console.acts import perform
 from kreplog.console.broker_metrics import BrokerMetrics
 from kreplog.console.client_threads import ClientThreads, Connect, ThreadClients
-from kreplog.console.cluster_requests import READS, group, record_field
+from kreplog.console.cluster_requests import READS, group, record_field, sizes
 from kreplog.console.group_lags import GroupLags
 from kreplog.console.lag_history import LagHistory
 from kreplog.console.lag_times import Lacking, LagTimes
@@ -106,12 +106,14 @@ class ClusterSource:
 
     async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]:
         """The replicas of these partitions of a topic, as replica_rows, with `lag_ms` and `last_log_end_offset`, from
-        which the lags of a broker count that does not respond. Raises UnreachableError."""
+        which the lags of a broker count that does not respond: those that are known to be silent are not waited for.
+        Raises UnreachableError."""
+        silent = self._silent
 
         def read(clients: ThreadClients) -> dict[int, list[dict[str, Any]]]:
             by_broker: dict[int, list[TopicPartition]] = {}
             for number, row in rows.items():
-                for broker in row.replicas:
+                for broker in set(row.replicas) - silent:
                     by_broker.setdefault(broker, []).append(TopicPartition(topic, number))
             if not by_broker.keys() <= clients.admin.live.keys():
                 clients.admin.metadata(())
@@ -168,8 +170,8 @@ class ClusterSource:
                 replica["lag_ms"] = 0 if replica["lag"] == 0 else known
 
     async def read(self, name: str, parameters: Parameters) -> dict[str, Any]:
-        """The metrics, the rates of topics, groups, or the result of READS[name]. Raises UsageError for another name,
-        and as the function."""
+        """The metrics, rates of topics, sizes, groups, or the result of READS[name]. Raises UsageError for another
+        name, and as the function."""
         if name == "metrics":
             return await self._metrics.read()
         if name == "topic-rates":
@@ -177,6 +179,9 @@ class ClusterSource:
             return await self._offsets.run(lambda clients: self._rates.read(clients, topics))
         if name == "state-changes" and self._state_changes is not None:
             return await asyncio.to_thread(self._state_changes, parameters)
+        if name == "sizes":
+            topics = self._metadata.topics
+            return await self._requests.run(lambda clients: sizes(clients, parameters, topics))
         if name == "group":
             return await self._requests.run(
                 lambda clients: group(clients, parameters, self._group_times, self._lag_history)

@@ -20,7 +20,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -48,8 +48,12 @@ ALIVE_S = 1.0
 
 MAX_MESSAGE_BYTES = 64 << 10
 SEND_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
 
 _log = logging.getLogger("kreplog")
+
+Replicas = dict[int, list[dict[str, Any]]]
+"""Of a topic, by partition."""
 
 
 class Source(Protocol):
@@ -59,7 +63,7 @@ class Source(Protocol):
     @property
     def views(self) -> tuple[str, ...]: ...
     async def snapshot(self) -> ClusterSnapshot: ...
-    async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> dict[int, list[dict[str, Any]]]: ...
+    async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> Replicas: ...
     async def read(self, name: str, parameters: Mapping[str, str]) -> dict[str, Any]: ...
     async def record_field(self, parameters: Mapping[str, str]) -> bytes | None: ...
     async def act(self, name: str, parameters: Mapping[str, str], confirmed: str | None) -> dict[str, Any]: ...
@@ -83,6 +87,7 @@ class Watch:
         self.error = ""
         self.version = 0
         self._changed = asyncio.Condition()
+        self._replicas: dict[Hashable, tuple[float, asyncio.Task[Replicas]]] = {}
 
     async def run(self) -> None:
         """Look at the source until cancelled."""
@@ -124,6 +129,26 @@ class Watch:
         async with self._changed:
             self.version += 1
             self._changed.notify_all()
+
+    async def replicas(self, topic: str, rows: Mapping[int, PartitionRow]) -> Replicas:
+        """As of the source, which is read once for all who look at the same rows within POLL_S. Raises as it does."""
+        now = time.monotonic()
+        key = (topic, *rows.items())
+        self._replicas = {
+            known: each for known, each in self._replicas.items() if not each[1].done() or now - each[0] < POLL_S
+        }
+        if key not in self._replicas:
+            task = asyncio.create_task(self.source.replicas(topic, rows))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._replicas[key] = now, task
+        return await asyncio.shield(self._replicas[key][1])  # one page that is closed ends it for no other
+
+    async def close(self) -> None:
+        """End the looks at replicas that are going on."""
+        tasks = [task for _, task in self._replicas.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def out_of_sync(self, topic: str) -> list[dict[str, Any]]:
         """As OutOfSync.brokers."""
@@ -222,7 +247,7 @@ class Viewer:
         if topic is None or not rows or self._watch.error:
             return {}
         try:
-            replicas = await self._watch.source.replicas(topic, rows)
+            replicas = await self._watch.replicas(topic, rows)
         except (KreplogError, OSError):  # the watch meets it too, and reports it
             return {}
         return {"topic": topic, "replicas": replicas} if topic == self._topic else {}
@@ -233,17 +258,29 @@ async def serve_page(watch: Watch, request: web.Request) -> web.StreamResponse:
     socket = web.WebSocketResponse(heartbeat=15.0, max_msg_size=MAX_MESSAGE_BYTES)
     await socket.prepare(request)
     viewer = Viewer(watch, socket)
-    sender = asyncio.create_task(viewer.send_all())
-    sender.add_done_callback(lambda task: task.cancelled() or task.exception())
+    tasks = [asyncio.create_task(each) for each in (viewer.send_all(), _receive(viewer, socket))]
     try:
-        async for message in socket:
-            if message.type is not WSMsgType.TEXT or sender.done():
-                break
-            try:
-                viewer.look_at(json.loads(message.data))
-            except (ValueError, RecursionError):
-                await socket.close(code=1008, message=b"not a request of a page")
-                break
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for error in [task.exception() for task in done]:
+            if error is not None and not isinstance(error, OSError):  # neither a page that is gone nor a slow one
+                _log.error("what a page looks at cannot be sent", exc_info=error)
     finally:
-        sender.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await socket.close()  # the page connects again
     return socket
+
+
+async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
+    """Until the page is gone, or sends what pages do not."""
+    async for message in socket:
+        if message.type is not WSMsgType.TEXT:
+            break
+        try:
+            viewer.look_at(json.loads(message.data))
+        except (ValueError, RecursionError):
+            await socket.close(code=1008, message=b"not a request of a page")
+            break

@@ -54,8 +54,11 @@ class OutOfSync:
         states = dict.fromkeys(snapshot.brokers, _LIVE) | dict.fromkeys(snapshot.silent, _SILENT)
         states |= dict.fromkeys(snapshot.absent, _NOT_RUNNING)
         for broker, state in states.items():
-            if broker not in self._brokers or self._brokers[broker].state != state:
-                self._brokers[broker] = _BrokerState(state, seen_ms)
+            known = self._brokers.get(broker)
+            if known is None or known.state != state:
+                # The metadata name a broker for a while after it has failed: it has not responded since then.
+                failed = known is not None and (known.state, state) == (_SILENT, _NOT_RUNNING)
+                self._brokers[broker] = _BrokerState(state, known.since_ms if failed and known else seen_ms)
         if self._first_ms is None:
             self._first_ms = now_ms
 

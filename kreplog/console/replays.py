@@ -21,7 +21,7 @@ from kreplog.console.live import Source
 from kreplog.console.parameters import Parameters, number_in
 from kreplog.console.tracing import MAX_SECONDS, trace
 from kreplog.errors import KreplogError, UsageError
-from kreplog.replay.lesson_files import GROUPS, heading, names
+from kreplog.replay.lesson_files import GROUPS, heading, names, text_of
 from kreplog.replay.page import render
 from kreplog.types import check_topic
 
@@ -102,6 +102,7 @@ class Replays:
         if "seed" in parameters:
             words = ["seed", str(number_in(parameters, "seed"))]
         elif "lesson" in parameters:
+            text_of(parameters["lesson"])  # one that does not exist needs no process
             words = ["lesson", parameters["lesson"]]
         elif self._log_folders:
             times = [_time_in(parameters, name) for name in ("since", "until")]

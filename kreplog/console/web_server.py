@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from aiohttp import web
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.bulk_errors import BrokersUnreachableError
 from kreplog.console.access import ConsoleAccess, Handler, add_headers
+from kreplog.console.connections import BACKLOG, Connections
 from kreplog.console.live import Source, Watch, serve_page
 from kreplog.console.parameters import number_in
 from kreplog.console.replays import Replays
@@ -24,6 +26,9 @@ from kreplog.replay.page import policy_of_pages
 
 MAX_BODY_BYTES = 2 << 20
 SHUTDOWN_S = 2.0
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Which JSON may hold, and UTF-8 may not."""
+
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -64,6 +69,7 @@ def application(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await watch.close()
         await replays.close()
         await source.close()
 
@@ -145,29 +151,34 @@ def _act_request(body: str) -> tuple[dict[str, str], str | None]:
         content = None
     match content:
         case {"parameters": dict() as parameters, "confirm": str() | None as confirmed}:
-            if all(isinstance(value, str) for value in parameters.values()):
+            if all(isinstance(value, str) and not _SURROGATE.search(value) for value in parameters.values()):
                 return parameters, confirmed
     raise UsageError("not what a page sends: give parameters, each a text, and confirm")
 
 
-async def serve(listening: socket.socket, app: web.Application) -> None:
+async def serve(listening: socket.socket, app: web.Application, access: ConsoleAccess) -> None:
     """Serve until SIGINT or SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with serving(listening, app):
+    async with serving(listening, app, access):
         await stop.wait()
 
 
 @contextlib.asynccontextmanager
-async def serving(listening: socket.socket, app: web.Application) -> AsyncIterator[None]:
-    """Requests are answered within the context; the socket is closed at its end."""
+async def serving(listening: socket.socket, app: web.Application, access: ConsoleAccess) -> AsyncIterator[None]:
+    """Requests are answered within the context; the socket is closed at its end. access: of `app`."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:
-        await web.SockSite(runner, listening).start()
-        yield
+        assert runner.server is not None  # since it is set up
+        connections = Connections(runner.server, access.known)
+        server = await asyncio.get_running_loop().create_server(connections, sock=listening, backlog=BACKLOG)
+        try:
+            yield
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -62,6 +63,17 @@ def test_refused_clusters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no\.such is not a setting|no\.such in"):
         LocalCluster.create(tmp_path, [1], 0, ['"no.such" = 1'])
     with pytest.raises(UsageError, match="contains no cluster"):
+        LocalCluster(tmp_path)
+
+
+def test_a_cluster_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LocalCluster.create(tmp_path, [1], 0)
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UsageError, match=r"cluster\.json: this user may not read it: .*--bootstrap"):
         LocalCluster(tmp_path)
 
 

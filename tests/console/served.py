@@ -135,7 +135,7 @@ def serving(
         async def run() -> None:
             access = ConsoleAccess(console.port, console.tokens.append, origin, bearer)
             app = web_server.application(source, access, replays or Replays(), allow_writes=allow_writes)
-            async with web_server.serving(listening, app):
+            async with web_server.serving(listening, app, access):
                 ready.set()
                 await stop.wait()
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kreplog.console.access import HEADERS, LOGIN, MAX_SESSIONS, ConsoleAccess
+from kreplog.console.connections import BACKLOG, MAX_STRANGERS
 from kreplog.console.web_server import MAX_BODY_BYTES, listen
 from kreplog.errors import UsageError
-from tests.console.served import Console, FakeSource, serving
+from tests.console.served import WITHIN_S, Console, FakeSource, serving
 
 PATHS = ("/", "/static/app.js", "/api/records", "/api/record-field", "/live", "/nowhere")
 BEARER = "b" * 40
@@ -123,6 +127,25 @@ def test_the_bearer_token_of_a_proxy(console: Console) -> None:
         assert console.request("/", Authorization=given).status == 401
     with serving(FakeSource()) as other:
         assert other.request("/", Authorization="Bearer ").status == 401
+
+
+def test_connections_without_a_session_are_limited(console: Console) -> None:
+    """Others of this host open any number of them: those that belong to a page stay, and new ones are answered."""
+    console.log_in()
+    page = http.client.HTTPConnection("127.0.0.1", console.port, timeout=WITHIN_S)
+    headers = {"Host": f"127.0.0.1:{console.port}", "Cookie": console.cookie}
+    with contextlib.ExitStack() as opened:
+        opened.callback(page.close)
+        for _ in range(2):
+            page.request("GET", "/api/groups", headers=headers)
+            assert page.getresponse().read()
+            idle = [opened.enter_context(socket.create_connection(("127.0.0.1", console.port))) for _ in range(150)]
+            for each in idle[: len(idle) - MAX_STRANGERS - BACKLOG]:
+                each.settimeout(WITHIN_S)
+                assert each.recv(1) == b""
+            idle[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % console.port)
+            assert idle[-1].recv(1 << 16).startswith(b"HTTP/1.1 401 ")
+            assert console.request("/").status == 200
 
 
 def test_every_response_has_the_policy(console: Console) -> None:

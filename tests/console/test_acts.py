@@ -56,6 +56,7 @@ def test_with_the_flag_acts_still_need_a_session_and_an_origin() -> None:
         {"parameters": {}},
         {"parameters": [], "confirm": None},
         {"parameters": {"a": 1}, "confirm": None},
+        {"parameters": {"value": "\ud800"}, "confirm": None},  # half of a character
         {"parameters": {}, "confirm": 1},
     ],
 )

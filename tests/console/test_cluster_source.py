@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -155,6 +156,30 @@ def test_how_long_the_replica_of_a_dead_broker_lags(cluster: LocalCluster, monke
         assert found["state"] == "down" and found["last_log_end_offset"] is found["lag"] is found["lag_ms"] is None
         await source.close()
         await later.close()
+
+    asyncio.run(run())
+
+
+def test_a_silent_broker_is_not_waited_for(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bars of the others go on: a broker that hangs would hold up each look by the time-out of a request."""
+    requested: list[int] = []
+
+    def states(admin: Any, by_broker: Any) -> Any:
+        requested.extend(by_broker)
+        return replica_states(admin, by_broker)
+
+    monkeypatch.setattr(cluster_source, "replica_states", states)
+    monkeypatch.setattr(cluster_source, "_silent", lambda _: frozenset({1}))
+
+    async def run() -> None:
+        source = source_of(cluster)
+        snapshot = await source.snapshot()
+        while not snapshot.silent:  # a look does not wait for a probe
+            snapshot = await source.snapshot()
+        replicas = await source.replicas("events", snapshot.topics["events"].partitions)
+        assert sorted(requested) == [0, 2]
+        assert {each["broker"]: each["state"] for each in replicas[0]}[1] == "down"
+        await source.close()
 
     asyncio.run(run())
 
@@ -398,25 +423,39 @@ def test_no_command_is_shown_for_a_name_that_is_an_option(console: Console) -> N
 # The command
 
 
-def test_the_command(cluster: LocalCluster) -> None:
-    command = [sys.executable, "-m", "kreplog", "console", "--port", "0", "--cluster", str(cluster.directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+@contextmanager
+def command(cluster: LocalCluster, port: int) -> Iterator[tuple[subprocess.Popen[str], Console]]:
+    """`kreplog console` at a port, 0 for any free one, and what it has announced."""
+    words = [sys.executable, "-m", "kreplog", "console", "--port", str(port), "--cluster", str(cluster.directory)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             found = re.fullmatch(rf"open http://127\.0\.0\.1:(\d+){LOGIN}\?token=(\S+)\n", line)
             assert found is not None, line
-            console = Console(int(found[1]), [found[2]])
-            console.log_in()
-            assert console.request("/").status == 200
-            assert process.stdout.readline().startswith("for another browser: http://127.0.0.1:")
-            used = [*command[:5], str(console.port), *command[6:]]
-            other = subprocess.run(used, capture_output=True, text=True, check=False)
-            assert other.returncode == 2 and f"port {console.port} is in use" in other.stderr
-            os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(clusters.WITHIN_S) == 0
+            yield process, Console(int(found[1]), [found[2]])
         finally:
             process.kill()
+
+
+def test_the_command(cluster: LocalCluster) -> None:
+    with command(cluster, 0) as (process, console):
+        console.log_in()
+        assert console.request("/").status == 200
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("for another browser: http://127.0.0.1:")
+        used = ["console", "--port", str(console.port), "--cluster", str(cluster.directory)]
+        other = subprocess.run([sys.executable, "-m", "kreplog", *used], capture_output=True, text=True, check=False)
+        assert other.returncode == 2 and f"port {console.port} is in use" in other.stderr
+        process.kill()
+        assert process.wait(clusters.WITHIN_S) == -signal.SIGKILL
+    with command(cluster, console.port) as (process, again):  # the one before has left nothing in its way
+        assert again.tokens != console.tokens
+        assert console.request("/").status == 401
+        again.log_in()
+        assert again.request("/").status == 200
+        process.terminate()
+        assert process.wait(clusters.WITHIN_S) == 0
 
 
 @pytest.mark.parametrize(

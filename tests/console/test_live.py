@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
 from kreplog.client.bootstrap import UnreachableError
-from kreplog.console.live import MAX_VISIBLE
+from kreplog.console.live import MAX_VISIBLE, Watch
 from kreplog.console.snapshot import PartitionRow, TopicSnapshot
 from kreplog.console.timeline import MAX_SENT
 from tests.console.served import WITHIN_S, Console, FakeSource, serving, topic
@@ -63,6 +63,53 @@ def test_a_page_receives_what_it_looks_at() -> None:
 
     with serving(FakeSource()) as console:
         asyncio.run(run(console))
+
+
+def test_pages_that_look_at_the_same_share_the_looks() -> None:
+    source, going_on, looks = FakeSource(), asyncio.Event(), list[str]()
+    replicas = source.replicas
+
+    async def counted(topic: str, rows: Mapping[int, PartitionRow]) -> Any:
+        looks.append(topic)
+        await going_on.wait()
+        return await replicas(topic, rows)
+
+    source.replicas = counted  # type: ignore[method-assign]  # one that counts, and waits for all pages
+
+    async def run() -> None:
+        watch = Watch(source, writable=False, log_replays=False)
+        first, second, other = (
+            asyncio.create_task(watch.replicas(*each)) for each in (("t", {0: LED}), ("t", {0: LED}), ("u", {0: LED}))
+        )
+        await asyncio.sleep(0)
+        first.cancel()  # a page that is closed
+        going_on.set()
+        assert await second == await other == {0: [{"broker": 0}, {"broker": 1}]}
+        assert sorted(looks) == ["t", "u"]
+        await watch.close()
+
+    asyncio.run(run())
+
+
+def test_a_page_that_cannot_be_served_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
+    """It connects again: while the socket stays open it would wait for what never comes."""
+    source = FakeSource()
+
+    async def broken(topic: str, rows: Mapping[int, PartitionRow]) -> Any:
+        raise ValueError("a bug")
+
+    async def run(console: Console) -> None:
+        async with page(console) as socket:
+            await look_at(socket, "t", [0])
+            await received(socket, "overview")
+            while (message := await socket.receive()).type is WSMsgType.TEXT:
+                pass
+            assert message.type is WSMsgType.CLOSE
+
+    source.replicas = broken  # type: ignore[method-assign]  # one that fails as no source should
+    with serving(source) as console:
+        asyncio.run(run(console))
+    assert "a bug" in caplog.text
 
 
 def test_changes_arrive_alone() -> None:

@@ -168,6 +168,7 @@ def test_a_replays_page_has_its_own_policy_and_needs_a_session(console: Console)
         ("seed=x", "give a number"),
         ("lesson=../../etc/passwd", "there is no lesson"),
         ("lesson", "there is no lesson"),
+        ("lesson=a%00b", "there is no lesson"),
         ("since=&until=", "start it with --cluster"),
     ],
 )

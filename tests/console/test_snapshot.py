@@ -108,7 +108,7 @@ def test_since_when_and_why_replicas_are_out_of_sync() -> None:
         found.update(now_ms, gone)
         assert found.brokers("t")[0]["text"] == (
             "broker 2 is out of sync in 3 partitions since 1970-01-01 00:00:05Z: it is not running since "
-            "1970-01-01 00:00:09Z"
+            "1970-01-01 00:00:08Z"
         )
     found.update(12_000, with_rows(t=worse))
     assert found.brokers()[0]["text"].endswith("it runs again since 1970-01-01 00:00:12Z, and has to catch up")

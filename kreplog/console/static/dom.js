@@ -20,6 +20,11 @@ export function number(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
 }
 
+// A number of things, such as 1 partition or 2,000 partitions.
+export function counted(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,6 +1,6 @@
 // The time line: elections, ISR changes, brokers that come and go, newest first.
 
-import { clock, el, link, number } from "./dom.js";
+import { clock, counted, el, link, number } from "./dom.js";
 import { get, state } from "./live.js";
 import { aroundAddress } from "./replays.js";
 
@@ -56,7 +56,7 @@ function item(event, topic) {
   const places = Object.entries(event.partitions ?? (event.topic === undefined ? {} : { [event.topic]: [] }))
     .filter(([name]) => topic === null || name === topic);
   const links = places.slice(0, TOPICS).flatMap(([name, numbers], index) => [index ? "; " : ": ", link(name, "topic", name), ranges(numbers)]);
-  const more = places.length > TOPICS ? `; and ${number(places.length - TOPICS)} more topics` : "";
+  const more = places.length > TOPICS ? `; and ${counted(places.length - TOPICS, "more topic")}` : "";
   return el("li", {}, el("time", { datetime: new Date(event.time_ms).toISOString() }, clock(event.time_ms)), " ", event.text, links, more,
     state.overview?.log_replays ? [" ", el("a", { href: aroundAddress(event.time_ms), title: "What the brokers logged around this time, step by step" }, "replay")] : null);
 }

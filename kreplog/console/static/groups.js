@@ -1,6 +1,6 @@
 // Consumer groups, and of one its members, what is assigned to them, and the lag of each partition.
 
-import { duration, el, link, number, row, table, setText } from "./dom.js";
+import { counted, duration, el, link, number, row, table, setText } from "./dom.js";
 import { get, state } from "./live.js";
 import { act } from "./acts.js";
 import { chart } from "./chart.js";
@@ -69,7 +69,7 @@ export function groupsView(main, [group]) {
 
 function lagText(facts) {
   if (facts.lag !== null) return number(facts.lag);
-  return `at least ${number(facts.known_lag)}, ${number(facts.lag_unknown)} partition${facts.lag_unknown === 1 ? "" : "s"} unknown`;
+  return `at least ${number(facts.known_lag)}, ${counted(facts.lag_unknown, "partition")} unknown`;
 }
 
 // Groups of a list, those with most lag first.
@@ -81,7 +81,7 @@ function groupTable(groups) {
 }
 
 function unreadText(answer) {
-  return answer.unread ? `${number(answer.unread)} groups have not been read yet` : "";
+  return answer.unread ? `${counted(answer.unread, "group")} not read yet` : "";
 }
 
 // The groups that read a topic, and how far each is behind there.

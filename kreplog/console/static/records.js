@@ -25,6 +25,7 @@ export function recordsView(main, [topic, partition]) {
   let first = null; // parameters of its first page
   let generation = 0;
   let page = null;
+  let begin = 0; // the first offset that was looked at
   let timer = null;
   let shown = [];
   let shownBatches = [];
@@ -61,6 +62,7 @@ export function recordsView(main, [topic, partition]) {
     try {
       const found = await get("/api/records", parameters);
       if (left || begun !== generation) return;
+      begin = page === null ? found.start : begin;
       page = found;
       shown = [...shown, ...page.records].slice(-MAX_SHOWN);
       shownBatches = [...shownBatches, ...page.batches].slice(-MAX_SHOWN);
@@ -80,11 +82,16 @@ export function recordsView(main, [topic, partition]) {
   }
 
   function render() {
-    list.replaceChildren(shown.length ? table(["offset", "time", "key", "value", "headers"], shown.map(recordRow)) : el("p", {}, "no records"));
+    list.replaceChildren(shown.length ? table(["offset", "time", "key", "value", "headers"], shown.map(recordRow)) : el("p", {}, nothing()));
     const open = shownBatches.filter((batch) => batch.damage).length;
     batches.replaceChildren(el("summary", {}, `${number(shownBatches.length)} batches${open ? `, ${open} damaged` : ""}`),
       table(["offsets", "records", "bytes", "epoch", "compression", "producer", "sequence", ""], shownBatches.map(batchRow)));
     if (open) batches.open = true;
+  }
+
+  function nothing() {
+    if (!loaded?.key || begin === page.next_offset) return "no records";
+    return `no record with this key at the offsets ${number(begin)} to ${number(page.next_offset - 1)}: "from" says where the search begins`;
   }
 
   function recordRow(record) {

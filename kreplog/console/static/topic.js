@@ -1,6 +1,6 @@
 // A topic: its partitions, and of those in view each replica from log start over high watermark to log end.
 
-import { bytes, duration, el, link, number, setText } from "./dom.js";
+import { bytes, counted, duration, el, link, number, setText } from "./dom.js";
 import { get, lookAt, state } from "./live.js";
 import { events } from "./events.js";
 import { virtualList } from "./virtual_list.js";
@@ -62,7 +62,7 @@ export function topicView(main, [name]) {
     }
     const rows = [...state.rows.values()].sort((a, b) => a.partition - b.partition);
     const degraded = rows.filter(isDegraded);
-    setText(summary, state.exists ? `${number(rows.length)} partitions, ${number(degraded.length)} degraded`
+    setText(summary, state.exists ? `${counted(rows.length, "partition")}, ${number(degraded.length)} degraded`
       : "There is no such topic now.");
     if (shownOutOfSync !== state.outOfSync) {
       shownOutOfSync = state.outOfSync;
