@@ -14,8 +14,8 @@ EXAMPLES = 3
 def degraded_partitions(topics: Iterable[Any]) -> list[str]:
     """A line for each kind of degraded partitions, with examples; [] for none. topics: of a Metadata response."""
     leaderless, under_replicated = [], []
-    for topic in topics:
-        for partition in topic.partitions:
+    for topic in sorted(topics, key=lambda topic: (bool(topic.is_internal), str(topic.name))):  # users' own first
+        for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index)):
             name = f"{topic.name}-{partition.partition_index}"
             if partition.leader_id == NO_LEADER:
                 leaderless.append(name)
@@ -26,6 +26,6 @@ def degraded_partitions(topics: Iterable[Any]) -> list[str]:
 
 
 def _line(names: list[str], kind: str) -> str:
-    examples = ", ".join(sorted(names)[:EXAMPLES]) + (", ..." if len(names) > EXAMPLES else "")
+    examples = ", ".join(names[:EXAMPLES]) + (", ..." if len(names) > EXAMPLES else "")
     count = "1 partition is" if len(names) == 1 else f"{len(names):,} partitions are"
     return f"{count} {kind}: {examples}"

@@ -25,6 +25,8 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is none of a broker."""
 
 _REQUESTS = ("LeaderAndIsr", "StopReplica", "UpdateMetadata")
+_LOADED = re.compile(r"\S+: (?:its groups|\d+ groups|\d+ transactional ids) are loaded\b")
+"""What follows from a decision, 50 times where a broker leads all of the offsets."""
 
 
 class StateChangeLine(NamedTuple):
@@ -36,8 +38,8 @@ class StateChangeLine(NamedTuple):
 
 
 KINDS = ("", "problems", "decisions", *_REQUESTS)
-"""Kinds of lines: all; warnings, errors and requests that were refused; elections, ISR changes and whatever else is no
-request; and each request, as sent, applied or refused."""
+"""Kinds of lines: all; warnings, errors and requests that were refused; elections, ISR changes and whatever else is
+neither a request nor _LOADED; and each request, as sent, applied or refused."""
 
 
 class StateChangeLogs:
@@ -134,7 +136,7 @@ def _is_of_kind(change: StateChangeLine, kind: str) -> bool:
     if kind == "problems":
         return change.facts.get("level") in ("warning", "error") or "error" in change.facts
     if kind == "decisions":
-        return name not in _REQUESTS
+        return name not in _REQUESTS and not _LOADED.match(str(change.facts["message"]))
     return kind in ("", name)
 
 

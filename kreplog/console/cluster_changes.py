@@ -41,7 +41,8 @@ def differences(before: ClusterSnapshot, after: ClusterSnapshot) -> list[dict[st
         epoch = "" if after.controller_epoch is None else f", epoch {after.controller_epoch}"
         found.append({"kind": "controller", "text": f"controller {_turn(before.controller, after.controller)}{epoch}"})
     changes = _PartitionChanges()
-    for name in sorted(before.topics.keys() | after.topics.keys()):
+    internal = {name for topics in (before.topics, after.topics) for name in topics if topics[name].internal}
+    for name in sorted(before.topics.keys() | after.topics.keys(), key=lambda name: (name in internal, name)):
         old, new = before.topics.get(name), after.topics.get(name)
         if old is None or new is None:
             kind = "topic created" if old is None else "topic deleted"

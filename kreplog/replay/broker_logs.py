@@ -164,9 +164,11 @@ def _bound(given: datetime | None, day: datetime, otherwise: int) -> int:
     return int(given.replace(tzinfo=given.tzinfo or UTC).timestamp() * 1_000_000)
 
 
-def _by_number(name: str) -> tuple[str, int]:
+def _by_number(name: str) -> tuple[bool, str, int]:
+    """Those of the brokers' own topics last."""
     topic, _, number = name.rpartition("-")
-    return topic, int(number) if len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal() else -1
+    own = topic.startswith("__")
+    return own, topic, int(number) if len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal() else -1
 
 
 class _Events:

@@ -86,6 +86,15 @@ def test_filters(logs: StateChangeLogs, parameters: dict[str, str], expected: li
     assert messages(logs, **parameters) == expected
 
 
+def test_decisions_are_not_lost_among_what_follows_from_them(tmp_path: Path) -> None:
+    loaded = ("its groups are loaded up to offset 7, epoch 1", "3 groups are loaded", "1 transactional ids are loaded")
+    lines = [line(number, f"__consumer_offsets-{number}: {text}") for number, text in enumerate(loaded)]
+    write(tmp_path / "0", "state-change.log", line(0, "5 leaders or ISRs are written: t-0: are loaded"), *lines)
+    logs = StateChangeLogs({0: tmp_path / "0"})
+    assert messages(logs, kind="decisions") == ["0 5 leaders or ISRs are written: t-0: are loaded"]
+    assert len(messages(logs)) == 4
+
+
 @pytest.mark.parametrize(
     "parameters", [{"broker": "7"}, {"broker": "-1"}, {"kind": "other"}, {"next": "soon"}, {"next": "1.-1"}]
 )

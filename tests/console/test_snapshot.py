@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from kreplog.client.degraded_partitions import degraded_partitions
 from kreplog.console import timeline
 from kreplog.console.cluster_changes import concerns, differences, where
 from kreplog.console.out_of_sync import OutOfSync
@@ -84,6 +86,24 @@ def test_what_happens_to_many_partitions_is_one_event() -> None:
     none = with_rows(**{f"t{number}": failed for number in range(6)})
     assert where(differences(many, none)[2]).endswith("; t3 0-99; and 2 more topics")
     assert concerns(isr, "t") and not concerns(isr, "other") and concerns({"kind": "broker gone"}, "other")
+
+
+def test_topics_of_the_brokers_themselves_are_named_last() -> None:
+    in_sync, failed = PartitionRow(1, 1, (1, 2), (1, 2)), PartitionRow(1, 1, (1, 2), (1,))
+    before, after = (
+        replace(BEFORE, topics={name: TopicSnapshot(name != "t", {0: row}) for name in ("__consumer_offsets", "t")})
+        for row in (in_sync, failed)
+    )
+    (isr,) = differences(before, after)
+    assert where(isr) == "t 0; __consumer_offsets 0"
+    partitions = [
+        SimpleNamespace(partition_index=number, leader_id=1, replica_nodes=[1, 2], isr_nodes=[1]) for number in (10, 9)
+    ]
+    topics = [
+        SimpleNamespace(name=name, is_internal=name != "t", partitions=partitions)
+        for name in ("__consumer_offsets", "t")
+    ]
+    assert degraded_partitions(topics) == ["4 partitions are under-replicated: t-9, t-10, __consumer_offsets-9, ..."]
 
 
 def test_since_when_and_why_replicas_are_out_of_sync() -> None:
