@@ -54,11 +54,11 @@ class OutOfSync:
         states = dict.fromkeys(snapshot.brokers, _LIVE) | dict.fromkeys(snapshot.silent, _SILENT)
         states |= dict.fromkeys(snapshot.absent, _NOT_RUNNING)
         for broker, state in states.items():
-            known = self._brokers.get(broker)
-            if known is None or known.state != state:
+            last = self._brokers.get(broker)
+            if last is None or last.state != state:
                 # The metadata name a broker for a while after it has failed: it has not responded since then.
-                failed = known is not None and (known.state, state) == (_SILENT, _NOT_RUNNING)
-                self._brokers[broker] = _BrokerState(state, known.since_ms if failed and known else seen_ms)
+                failed = last is not None and (last.state, state) == (_SILENT, _NOT_RUNNING)
+                self._brokers[broker] = _BrokerState(state, last.since_ms if last is not None and failed else seen_ms)
         if self._first_ms is None:
             self._first_ms = now_ms
 

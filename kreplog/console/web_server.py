@@ -17,8 +17,8 @@ from aiohttp import web
 from kreplog.client.bootstrap import UnreachableError
 from kreplog.client.bulk_errors import BrokersUnreachableError
 from kreplog.console.access import ConsoleAccess, Handler, add_headers
-from kreplog.console.connections import BACKLOG, Connections
 from kreplog.console.live import Source, Watch, serve_page
+from kreplog.console.page_connections import BACKLOG, PageConnections
 from kreplog.console.parameters import number_in
 from kreplog.console.replays import Replays
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
@@ -173,7 +173,7 @@ async def serving(listening: socket.socket, app: web.Application, access: Consol
     await runner.setup()
     try:
         assert runner.server is not None  # since it is set up
-        connections = Connections(runner.server, access.known)
+        connections = PageConnections(runner.server, access.known)
         server = await asyncio.get_running_loop().create_server(connections, sock=listening, backlog=BACKLOG)
         try:
             yield

@@ -165,7 +165,7 @@ def _bound(given: datetime | None, day: datetime, otherwise: int) -> int:
 
 
 def _by_number(name: str) -> tuple[bool, str, int]:
-    """Those of the brokers' own topics last."""
+    """A key that sorts partitions by number, those of the brokers' own topics last."""
     topic, _, number = name.rpartition("-")
     own = topic.startswith("__")
     return own, topic, int(number) if len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal() else -1

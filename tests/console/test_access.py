@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kreplog.console.access import HEADERS, LOGIN, MAX_SESSIONS, ConsoleAccess
-from kreplog.console.connections import BACKLOG, MAX_STRANGERS
+from kreplog.console.page_connections import BACKLOG, MAX_STRANGERS
 from kreplog.console.web_server import MAX_BODY_BYTES, listen
 from kreplog.errors import UsageError
 from tests.console.served import WITHIN_S, Console, FakeSource, serving

@@ -438,15 +438,15 @@ def command(cluster: LocalCluster, port: int) -> Iterator[tuple[subprocess.Popen
             process.kill()
 
 
-def test_the_command(cluster: LocalCluster) -> None:
+def test_the_command(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with command(cluster, 0) as (process, console):
         console.log_in()
         assert console.request("/").status == 200
         assert process.stdout is not None
         assert process.stdout.readline().startswith("for another browser: http://127.0.0.1:")
-        used = ["console", "--port", str(console.port), "--cluster", str(cluster.directory)]
-        other = subprocess.run([sys.executable, "-m", "kreplog", *used], capture_output=True, text=True, check=False)
-        assert other.returncode == 2 and f"port {console.port} is in use" in other.stderr
+        with pytest.raises(SystemExit):
+            main(["console", "--port", str(console.port), "--cluster", str(cluster.directory)])
+        assert f"port {console.port} is in use" in capsys.readouterr().err
         process.kill()
         assert process.wait(clusters.WITHIN_S) == -signal.SIGKILL
     with command(cluster, console.port) as (process, again):  # the one before has left nothing in its way

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
+from kreplog.cli import main
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 
@@ -252,24 +253,21 @@ def test_under_tmux(cluster: LocalCluster, tmp_path: Path) -> None:
         tmux("kill-server")
 
 
-def once(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kreplog", "top", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
+def once(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of the command in this process, whose output is no terminal."""
+    with pytest.raises(SystemExit) as left:
+        main(["top", *words])
+    code = left.value.code
+    return code if isinstance(code, int) else 0, *capsys.readouterr()
 
 
-def test_one_frame_where_the_output_is_no_terminal(cluster: LocalCluster) -> None:
-    found = once("--cluster", str(cluster.directory))
-    assert found.returncode == 0 and "\x1b" not in found.stdout, found.stderr
-    assert "Healthy: 3 brokers" in found.stdout
+def test_one_frame_where_the_output_is_no_terminal(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, errors = once(capsys, "--cluster", str(cluster.directory))
+    assert code == 0 and "\x1b" not in out, errors
+    assert "Healthy: 3 brokers" in out
     # Records a second are known from the second look on, and whether there was one depends on the machine.
-    assert re.search(r"^events +2 +0 +0 +[0-] +7\b", found.stdout, re.MULTILINE)
-    assert re.search(r"^readers +Empty +0 +7\b", found.stdout, re.MULTILINE)
+    assert re.search(r"^events +2 +0 +0 +[0-] +7\b", out, re.MULTILINE)
+    assert re.search(r"^readers +Empty +0 +7\b", out, re.MULTILINE)
     terminal = Terminal(["top", "--once", "--cluster", str(cluster.directory)], 80, 24, {})
     try:
         assert terminal.process.wait(WITHIN_S) == 0
@@ -279,8 +277,11 @@ def test_one_frame_where_the_output_is_no_terminal(cluster: LocalCluster) -> Non
         terminal.close()
 
 
-def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KREPLOG_CLUSTER", raising=False)
     made = LocalCluster.create(tmp_path / "c", [0], 0)
-    found = once("--cluster", str(made.directory))
-    assert found.returncode == 1 and "no broker of" in found.stderr and "kreplog cluster start" in found.stderr
-    assert once().returncode == 2
+    code, _, errors = once(capsys, "--cluster", str(made.directory))
+    assert code == 1 and "no broker of" in errors and "kreplog cluster start" in errors
+    assert once(capsys)[0] == 2

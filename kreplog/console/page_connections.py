@@ -1,4 +1,4 @@
-"""Connections: how many the console keeps of those that have shown no session.
+"""PageConnections: how many the console keeps of those that have shown no session.
 
 Everybody on this host can connect, and each connection takes a descriptor, of which a process has so many: pages and
 brokers need some, too.
@@ -17,7 +17,7 @@ BACKLOG = 32
 """Connections that are accepted at a time, before any is closed."""
 
 
-class Connections:
+class PageConnections:
     """Makes the protocol of each connection that is accepted. known: those that have sent a request with a session, to
     which others add; those that have ended are removed here."""
 
