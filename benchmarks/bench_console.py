@@ -35,7 +35,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import report
-from benchmarks.clusters import BROKERS, KreplogCluster, create_topic, wait_in_sync
+from benchmarks.clusters import BROKERS, READY_S, KreplogCluster, create_topic, wait_in_sync
 from kreplog.types import counted
 
 TOPIC = "watched"
@@ -65,11 +65,17 @@ def commit_offsets(cluster: KreplogCluster, partitions: int) -> None:
     """GROUPS groups commit the start of all partitions, and read nothing."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     offsets = [TopicPartition(TOPIC, partition, 0) for partition in range(partitions)]
+    deadline = time.monotonic() + READY_S
     for number in range(GROUPS):
         request = [ConsumerGroupTopicPartitions(f"reader-{number}", offsets)]
-        (future,) = admin.alter_consumer_group_offsets(request, request_timeout=60).values()
-        if failed := [each for each in future.result().topic_partitions if each.error is not None]:
-            raise RuntimeError(f"offsets are not committed: {failed[:1]}")
+        while True:
+            (future,) = admin.alter_consumer_group_offsets(request, request_timeout=READY_S).values()
+            failed = [each for each in future.result().topic_partitions if each.error is not None]
+            if not failed:
+                break
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"offsets are not committed: {failed[:1]}")
+            time.sleep(0.1)  # the coordinator moves, of which the client hears at the next attempt
 
 
 def produce_latencies_ms(bootstrap: str, partitions: int, seconds: float) -> list[float]:

@@ -461,6 +461,8 @@ def test_reload_back_and_two_tabs(browser: Browser) -> None:
     source = FakeSource()
     with visiting(browser, source) as visit:
         page = visit.page
+        assert page.url == f"{visit.console.origin}/"  # without the token, which the history would keep
+        assert page.evaluate("document.referrer") == ""
         page.get_by_role("link", name="t", exact=True).click()
         sees(page, "1 partition, 0 degraded")
         page.reload()

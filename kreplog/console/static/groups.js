@@ -47,7 +47,7 @@ export function groupsView(main, [group]) {
       el("p", {}, `${facts.state}${facts.protocol ? `, ${facts.protocol}` : ""}${facts.epoch === null ? "" : `, epoch ${facts.epoch}`}, `
         + `coordinator ${facts.coordinator}, lag ${lagText(facts)}${facts.lag_ms ? `, the oldest record of it ${duration(facts.lag_ms)} old` : ""}`),
       history.element,
-      table(["member", "instance", "client", "host", "partitions"], facts.members.map((member) => row(
+      facts.members.length === 0 ? el("p", {}, "It has no members: nobody reads in this group now.") : table(["member", "instance", "client", "host", "partitions"], facts.members.map((member) => row(
         member.member_id, member.instance_id ?? "–", member.client_id, member.host, member.partitions.join(", ") || "none")), "Members"),
       table(["topic", "partition", "committed", "log end", "lag", "lag in time", "member"], facts.offsets.map((each) => row(
         link(each.topic, "topic", each.topic), String(each.partition), number(each.offset), number(each.log_end_offset),
