@@ -129,6 +129,7 @@ BROKER_TAKES_EFFECT = {
     "max.connections": "next connection",
     "leader.replication.throttled.rate": "next fetch; after `replica.fetch.wait.max.ms` at the latest",
     "follower.replication.throttled.rate": "next fetch; after `replica.fetch.backoff.ms` at the latest",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "next MiB that is copied; after a second at the latest",
     "num.replica.fetchers": "at once: partitions move between the fetchers",
     "producer.id.expiration.ms": "next segment, or check every `producer.id.expiration.check.interval.ms`",
 }

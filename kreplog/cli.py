@@ -134,7 +134,7 @@ def _mount(name: str, help: str) -> None:
 _mount("broker", "Run a broker of a cluster on this host, and change settings of running ones.")
 _mount("cluster", "Create, start, stop and extend a cluster of brokers on this host, and show its status.")
 _mount("topic", "Create, list, describe, alter and delete topics.")
-_mount("partition", "Reassign partitions to brokers, and elect preferred leaders.")
+_mount("partition", "Reassign partitions to brokers, move replicas between log directories, and elect leaders.")
 _mount("group", "List, describe and delete consumer groups, and reset their offsets.")
 _mount("transaction", "List, describe and abort transactions.")
 _mount("acl", "List, add and remove ACLs: who may do what.")

@@ -41,7 +41,7 @@ from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.file_systems import HostLock, forgo_copy_on_write, needs_host_lock, warn_reader
 from kreplog.follow import Follow, wait_async
-from kreplog.types import AppendInfo, CompactionReport, VerifyReport
+from kreplog.types import AppendInfo, CompactionReport, TopicPartition, VerifyReport
 
 ANY_COORDINATOR = 2**31 - 1
 """The coordinator epoch under which a log without coordinators accepts every transaction."""
@@ -158,13 +158,24 @@ class Log(Closing, SegmentedLog):
         StorageError (it cannot be read, or, read-only, contains no log). Read-only on a network file system, it warns
         with NetworkFileSystemWarning.
         """
+        return cls._open(path, config, read_only, progress)
+
+    @classmethod
+    def _open(
+        cls,
+        path: str | os.PathLike[str],
+        config: LogConfig | None,
+        read_only: bool,
+        progress: Callable[[int, int], None] | None,
+        partition: TopicPartition | None = None,
+    ) -> Self:
         if config is None:
             config = _DEFAULT_CONFIG
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
         on_many_hosts = not read_only and needs_host_lock(path)
-        directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic)
+        directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic, partition)
         if read_only:
             recovery.attach(log)
             if not (cls._managed or cls._in_topic):

@@ -6,7 +6,10 @@ and directories, open files and freed memory, and batches as clients send them.
 
 from __future__ import annotations
 
-from kreplog._native import compaction, encoded, writable
+from pathlib import Path
+from typing import Self
+
+from kreplog._native import compaction, directory, encoded, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.encoded import CheckedBatches, InspectedBatches, inflated_sizes
@@ -18,8 +21,9 @@ from kreplog._native.recompression import has_other_codec, recompressed
 from kreplog._native.segment import close_idle_files, exceeds_open_limit, keep_open
 from kreplog._native.shown_lock import OWNER_LOCK, show_lock
 from kreplog._native.state import STATE_NAME
+from kreplog.config import LogConfig
 from kreplog.log import Fetched, Log
-from kreplog.types import ActiveProducer, CompactionBacklog
+from kreplog.types import ActiveProducer, CompactionBacklog, TopicPartition
 
 __all__ = [
     "OWNER_LOCK",
@@ -60,6 +64,16 @@ class ManagedLog(Log):
     """
 
     _managed = True
+
+    @classmethod
+    def open_named(cls, path: Path, partition: TopicPartition, config: LogConfig) -> Self:
+        """Open the log of `partition` in a directory that may have another name, as a copy has that is being made.
+        Raises as `Log.open` does."""
+        return cls._open(path, config, False, None, partition)
+
+    def follow_rename(self, path: Path) -> None:
+        """Its directory has been renamed to `path`, in the same data directory. No other thread uses the log."""
+        directory.follow_rename(self, str(path))
 
     @property
     def has_unflushed_segments(self) -> bool:

@@ -2,10 +2,18 @@ import os
 
 from kreplog._native.log import SegmentedLog
 from kreplog.config import LogConfig
+from kreplog.types import TopicPartition
 
 def prepare(
-    log: SegmentedLog, path: str | os.PathLike[str], config: LogConfig, read_only: bool, managed: bool, in_topic: bool
+    log: SegmentedLog,
+    path: str | os.PathLike[str],
+    config: LogConfig,
+    read_only: bool,
+    managed: bool,
+    in_topic: bool,
+    partition: TopicPartition | None = None,
 ) -> None: ...
+def follow_rename(log: SegmentedLog, path: str) -> None: ...
 def leads_to(path: str, fd: int) -> bool: ...
 def was_topic_released(folder: str, topic: str) -> bool: ...
 def configure(log: SegmentedLog, config: LogConfig) -> None: ...

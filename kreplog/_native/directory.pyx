@@ -13,8 +13,10 @@ from libc.stdint cimport uint8_t, uint32_t
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
 from kreplog._native.batch cimport codec_id
+from kreplog._native.checkpoint cimport EpochCache
 from kreplog._native.files cimport FileHandle, open_file, storage_error
 from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment
 from kreplog._native.shown_lock cimport kreplog_share_lock, kreplog_show_lock, owner_lock_path, sees_lock
 from kreplog._native.state cimport LOCKED_BY_OWNER, LOCKED_BY_TOPIC, LOCKED_DIRECTORY, StateFile, open_state
 
@@ -92,10 +94,11 @@ def configure(SegmentedLog log, object config):
         log.unlock()
 
 
-def prepare(SegmentedLog log, path, object config, bint read_only, bint managed, bint in_topic):
+def prepare(SegmentedLog log, path, object config, bint read_only, bint managed, bint in_topic, object partition=None):
     """Check the path, read the settings, and for a writer lock the directory; a reader's is looked at by `attach`.
 
-    in_topic: the caller holds the TopicLock. Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
+    in_topic: the caller holds the TopicLock. partition: of a directory that has another name; None for the one that it
+    is named after. Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
     """
     try:
         log.path = os.path.abspath(os.fsdecode(path))
@@ -103,7 +106,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed,
         raise ArgumentTypeError(f"path is a str or os.PathLike, not {type(path).__name__}") from None
     except ValueError as error:
         raise UsageError(f"path {path!r} cannot be used: {error}") from None
-    log.topic_partition = TopicPartition.parse(os.path.basename(log.path))
+    log.topic_partition = TopicPartition.parse(os.path.basename(log.path)) if partition is None else partition
     log.name = str(log.topic_partition)
     log.read_only = read_only
     log.managed = managed
@@ -120,6 +123,21 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed,
         ])
         log.cleaner_checkpoint = OffsetCheckpoint(os.path.join(parent, "cleaner-offset-checkpoint"))
         _lock(log)
+
+
+def follow_rename(SegmentedLog log, str path):
+    """The directory of a writer has got another name in its data directory, `path`: its files are there from now on. No
+    other thread uses the log meanwhile."""
+    cdef Segment segment
+    log.lock()
+    log.path = path
+    for segment in log._segments:
+        segment.follow_rename(path)
+    (<EpochCache> log.epochs).path = f"{path}/leader-epoch-checkpoint"
+    log.state.path = f"{path}/{STATE_NAME}"
+    if log.unsynced_snapshot is not None:
+        log.unsynced_snapshot = f"{path}/{os.path.basename(log.unsynced_snapshot)}"
+    log.unlock()
 
 
 cdef bint _is_directory(SegmentedLog log) except -1:

@@ -70,6 +70,7 @@ cdef class Segment:
     cdef int sync(self) except -1
     cdef int delete(self) except -1
     cdef int remove_aborted(self) except -1
+    cdef int follow_rename(self, str directory) except -1
     cdef int rename_from(self, str stem, str suffix) except -1
 
 

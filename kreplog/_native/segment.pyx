@@ -26,18 +26,8 @@ from libc.string cimport memcpy
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
 
 from kreplog._native.batch cimport (
-    BAD_BASE_OFFSET,
-    BAD_CRC,
-    BATCH_OK,
-    BATCH_SHORT,
-    HEADER_SIZE,
-    BatchHeader,
-    batch_size,
-    check_crc,
-    next_offset_of,
-    next_sound,
-    raise_corrupt,
-    read_header,
+    BAD_BASE_OFFSET, BAD_CRC, BATCH_OK, BATCH_SHORT, HEADER_SIZE, BatchHeader, batch_size, check_crc, next_offset_of,
+    next_sound, raise_corrupt, read_header,
 )
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, map_tail, open_file
 from kreplog._native.index cimport OffsetIndex, TimeIndex
@@ -682,6 +672,16 @@ cdef class Segment:
         self.times.path = f"{stem}.timeindex"
         self.aborted_count = -1
         return self.seal()
+
+    cdef int follow_rename(self, str directory) except -1:
+        """The directory of the files has got another name."""
+        cdef str stem = f"{directory}/{self.base_offset:020d}"
+        self.path = f"{stem}.log"
+        if self.file is not None:
+            self.file.path = self.path
+        self.offsets.path = f"{stem}.index"
+        self.times.path = f"{stem}.timeindex"
+        return 0
 
     cdef int delete(self) except -1:
         """Remove the files. Readers that hold them go on; Raises StorageError."""

@@ -22,6 +22,7 @@ from kreplog.client.leader_election import ElectionResult, elect_leaders
 from kreplog.client.reassignment import Progress, Targets
 from kreplog.client.replication_throttles import remove_throttles, set_throttles
 from kreplog.commands.connecting import admin_client
+from kreplog.commands.directory_moves import move
 from kreplog.commands.interruption import EXIT_CODE
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
 from kreplog.errors import UsageError
@@ -34,7 +35,7 @@ Throttle = Annotated[
     typer.Option("--throttle", min=1, help="Bytes by the second that each broker may send and fetch for the moves."),
 ]
 
-partition_app = App("Reassign partitions to brokers, and elect leaders.")
+partition_app = App("Reassign partitions to brokers, move replicas between log directories, and elect leaders.")
 
 
 @partition_app.command()
@@ -205,8 +206,8 @@ def _from_file(path: Path) -> dict[TopicPartition, tuple[int, ...] | None]:
                 raise TypeError("partition and replicas must be integers")
             if any(directory != "any" for directory in entry.get("log_dirs", ())):
                 raise UsageError(
-                    f'{path}: log_dirs are not supported: omit them, or use "any"; a replica moves to another log '
-                    "directory while its broker is stopped",
+                    f'{path}: log_dirs are not supported: omit them, or use "any"; `kreplog partition move` moves a '
+                    "replica to another log directory of its broker",
                     path=str(path),
                 )
             check_topic(topic)
@@ -237,6 +238,9 @@ def _to_cancel(
 
 
 # Leaders
+
+
+partition_app.command()(move)
 
 
 @partition_app.command("elect-preferred")

@@ -49,6 +49,7 @@ log.cleaner.dedupe.buffer.size is of all threads together."""
 CLUSTER_WIDE = frozenset(SETTINGS_OF_TOPICS)
 """Settings that only the cluster-wide default has: the defaults of topics, which the controller applies."""
 
+ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
 _OF_REPLICATION = {
     name: field_type(ReplicationConfig(), name.replace(".", "_"))
@@ -62,6 +63,7 @@ DYNAMIC = (
         "log.cleaner.backoff.ms",
         "log.cleaner.io.max.bytes.per.second",
         "max.connections",
+        ALTER_LOG_DIRS_RATE,
         *_OF_REPLICATION,
     }
 )

@@ -156,6 +156,21 @@ class EnforceRetention:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceLog:
+    """The copy of the replica in another log directory takes over, with all that it lacks. Answer: its LogState; None
+    if it cannot now, and the replica goes on as it is."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReplacement:
+    """Make durable that the copy has taken over, before anything else happens to its log. Throws StorageError."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigureLog:
     """The topic's settings have changed; those of the log take effect from now on. No answer."""
 
@@ -508,6 +523,8 @@ Effect = (
     | TruncateFullyAndStartAt
     | DeleteRecordsBefore
     | EnforceRetention
+    | ReplaceLog
+    | SyncReplacement
     | ConfigureLog
     | ConfigureBroker
     | ReadLog

@@ -68,6 +68,14 @@ class RetentionDue:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyCaughtUp:
+    """The copy of a replica that moves to another log directory has all of its records but the latest: it may take
+    over."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class StoreReplied:
     """The outcome of a SubmitMulti (results as of a multi) or SubmitRead (Node or None for each path)."""
 
@@ -248,6 +256,7 @@ Event = (
     | LogFailed
     | OffsetFound
     | RetentionDue
+    | CopyCaughtUp
     | StoreReplied
     | Registered
     | SessionLost

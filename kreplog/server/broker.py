@@ -256,6 +256,7 @@ class Broker:
         self.feature_cache = FeatureCache(self.store)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
+        self.logs.moves.rate = settings.alter_log_dirs_max_bytes_per_second
         self.group_logs = CoordinatorLogs(self.hosted, append, runners.groups.put)
         self.transaction_logs = CoordinatorLogs(
             self.hosted, append, transactions, transaction_records, "kreplog-transactions"
@@ -272,6 +273,7 @@ class Broker:
             topics=self.topics,
             metadata_waits=self.metadata_waits,
             hosted=self.hosted,
+            moves=self.logs.moves,
             max_replicas=max_replicas_of(settings, files),
             receive=runners.receive,
             after_steps=runners.replicas.call_after,
@@ -362,6 +364,7 @@ class Broker:
         self.server.close()
         self.api.close()
         self.runners.stop()
+        self.logs.moves.stop()
         self.senders.close()
         await self.store.close()
         # A broker that may not register has done nothing wrong: another process takes its logs over as they are.

@@ -25,6 +25,7 @@ from kreplog.config import (
 )
 from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
+from kreplog.core.dynamic_configs import ALTER_LOG_DIRS_RATE
 from kreplog.core.setting_values import (
     BOOLEAN,
     SECRET,
@@ -127,6 +128,8 @@ class BrokerSettings:
     cleaner_backoff_ms: pause where no log is due for compaction.
     cleaner_max_bytes_per_second: maximum of bytes that all cleaner threads read in a second, in each of two passes;
     None for no limit.
+    alter_log_dirs_max_bytes_per_second: maximum of bytes that all replicas take in a second that move to another log
+    directory of the broker.
     unused: settings that are accepted and without effect, with their values, by name.
     given: names of the settings that the broker was given, the others have their defaults.
     handshake_timeout_ms: maximum time of a TLS handshake; a slower one ends with its connection.
@@ -180,6 +183,7 @@ class BrokerSettings:
     cleaner_threads: int
     cleaner_backoff_ms: int
     cleaner_max_bytes_per_second: float | None
+    alter_log_dirs_max_bytes_per_second: int
     handshake_timeout_ms: int
     max_per_ip: int
     per_ip_overrides: tuple[tuple[str, int], ...]
@@ -544,6 +548,7 @@ _OWN = {
     "log.cleaner.threads": "cleaner_threads",
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",
     "log.cleaner.io.max.bytes.per.second": "cleaner_max_bytes_per_second",
+    ALTER_LOG_DIRS_RATE: "alter_log_dirs_max_bytes_per_second",
     "ssl.handshake.timeout.ms": "handshake_timeout_ms",
 }
 UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.cleaner.io.buffer.load.factor": 0.9}
@@ -642,6 +647,7 @@ SETTINGS: dict[str, _Setting] = {
     "log.cleaner.threads": _Setting(integer(1, MAX_CLEANER_THREADS), 1),
     "log.cleaner.backoff.ms": _Setting(integer(0, 86_400_000), 15_000),
     "log.cleaner.io.max.bytes.per.second": _Setting(number(1, sys.float_info.max), None),
+    ALTER_LOG_DIRS_RATE: _Setting(integer(0, 2**63 - 1), 2**63 - 1),
     "log.cleaner.io.buffer.size": _Setting(integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
     "log.cleaner.io.buffer.load.factor": _Setting(SHARE, UNUSED["log.cleaner.io.buffer.load.factor"]),
     "ssl.keystore.location": _Setting(TEXT, None),

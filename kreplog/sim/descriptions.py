@@ -35,6 +35,8 @@ def describe_event(event: events.Event) -> str:
             return f"has found offset {offset} of time {timestamp}"
         case events.RetentionDue(partition=partition):
             return f"is due to enforce the retention of {partition}"
+        case events.CopyCaughtUp(partition=partition):
+            return f"has a copy of {partition} in another log directory that has caught up"
         case events.LogFailed(partition=partition):
             return f"loses the log of {partition}"
         case events.StoreReplied(tag=tag, error=None):
@@ -116,6 +118,10 @@ def _log_effect(effect: effects.Effect, answer: Any) -> str | None:
             return f"deletes records of {partition} before {offset}"
         case effects.EnforceRetention(partition=partition):
             return f"enforces the retention of {partition}" + _result(answer, _log)
+        case effects.ReplaceLog(partition=partition):
+            return f"lets the copy of {partition} take over" + _result(answer, _log)
+        case effects.SyncReplacement(partition=partition):
+            return f"fsyncs that the copy of {partition} has taken over"
         case effects.ConfigureLog(partition=partition, config=config):
             return f"applies new settings to {partition}: {config}"
         case (

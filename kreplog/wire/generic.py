@@ -100,6 +100,7 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ApiKey.DELETE_ACLS: (admin.DeleteAclsRequest, admin.DeleteAclsResponse),
     ApiKey.DESCRIBE_CONFIGS: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
     ApiKey.ALTER_CONFIGS: (admin.AlterConfigsRequest, admin.AlterConfigsResponse),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (admin.AlterReplicaLogDirsRequest, admin.AlterReplicaLogDirsResponse),
     ApiKey.DESCRIBE_LOG_DIRS: (admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
     ApiKey.CREATE_PARTITIONS: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     ApiKey.ELECT_LEADERS: (admin.ElectLeadersRequest, admin.ElectLeadersResponse),

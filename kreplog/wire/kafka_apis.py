@@ -106,7 +106,6 @@ NOT_OFFERED: Mapping[int, str] = MappingProxyType(
     {
         **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
         ApiKey.WRITE_TXN_MARKERS: "coordinators alone write markers; version 1 is between brokers",
-        34: "a replica moves to another log directory while its broker is stopped",
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
         64: "a registration ends with the broker's session",
         **dict.fromkeys((71, 72), _NO_CLIENT_METRICS),

@@ -29,6 +29,7 @@ from kreplog.core.effects import (
     OpenLog,
     ReadLog,
     ReadStable,
+    ReplaceLog,
     Reply,
     RestoreStray,
     Send,
@@ -38,6 +39,7 @@ from kreplog.core.effects import (
     StateChange,
     SubmitMulti,
     SubmitRead,
+    SyncReplacement,
     TruncateFullyAndStartAt,
     TruncateTo,
 )
@@ -99,7 +101,8 @@ class Shell:
     """Broker `broker_id`, registered under epoch 1. `effects`: all without an answer, in order; `log_lines`: its
     state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
     controller epoch that the store is at, None while it does not respond; `memory`: the account
-    of state for clients; `unstable`: the first unstable offset, when the high watermark advances."""
+    of state for clients; `unstable`: the first unstable offset, when the high watermark advances; `copies`: logs that
+    take over when they may."""
 
     def __init__(
         self,
@@ -114,6 +117,7 @@ class Shell:
         self.topic_ids: dict[TopicPartition, str] = {}
         self.strays: dict[tuple[str, int], ModelLog] = {}
         self.checkpointed: dict[TopicPartition, int] = {}
+        self.copies: dict[TopicPartition, ModelLog] = {}
         self.now_ms = 0
         self.unstable: int | None = None
         self.effects: list[Effect] = []
@@ -194,11 +198,16 @@ class Shell:
             case DeleteLog(partition):
                 self.logs.pop(partition, None)
                 self.topic_ids.pop(partition, None)
+            case ReplaceLog(partition):
+                if partition not in self.copies:
+                    return None
+                self.logs[partition] = self.copies.pop(partition)
+                return state(self.logs[partition])
             case StateChange(level, text):
                 self.log_lines.append(f"{level}: {text}")
             case Flush() | ConfigureBroker() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send():
                 pass
-            case SendAddPartitions() | Reply():
+            case SendAddPartitions() | Reply() | SyncReplacement():
                 pass
             case _:
                 return perform_on(self.logs[effect.partition], effect)

@@ -82,6 +82,14 @@ def test_power_loss_of_hundreds_of_brokers(folder: Path, shim: Path, figure: Cal
     figure(play("broker_power_loss", folder, 1000, 200, shim=shim, deaths=101, images=400))
 
 
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_moves_between_log_directories(
+    folder: Path, shim: Path, figure: Callable[[str], None]
+) -> None:
+    """Killed and cut off while replicas move under load: one directory has each, with all that was flushed."""
+    figure(play("move_power_loss", folder, 1000, 200, shim=shim, deaths=101, images=400))
+
+
 def test_power_loss_of_work_queues(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """Of a queue whose processes are killed: what was acknowledged durably stays done, what was not is delivered."""
     figure(play("queue_power_loss", folder, 0, 3, shim=shim, deaths=2, images=6))

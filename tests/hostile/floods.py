@@ -197,6 +197,8 @@ def wide_floods(topic: str, partitions: int) -> Iterator[Flood]:
     records = build([b"x"])
     yield Flood("produce", key.PRODUCE, 3, produce(topic, [(number % partitions, records) for number in range(1500)]))
     yield Flood("describe-log-dirs", key.DESCRIBE_LOG_DIRS, 1, array([name + array(numbers)]))
+    yield Flood("alter-replica-log-dirs", key.ALTER_REPLICA_LOG_DIRS, 1,
+                array([text("/nowhere") + array([name + array(numbers)])]))  # fmt: skip
     yield Flood("elect-leaders", key.ELECT_LEADERS, 1, b"\0" + array([name + array(numbers)]) + int32(100))
     yield Flood("offset-fetch", key.OFFSET_FETCH, 1, text("g") + array([name + array(numbers)]))
     altered = [b"\2" + text(each) + array([text("retention.ms") + text("1000")]) for each in unknown_names(2)[:400]]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kreplog import Log
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.client_libraries.scenarios import wait_for_replicas
-from tests.integration.clusters import admin_of, running
+from tests.integration.clusters import FAST, START_S, admin_of, end, eventually, running
+from tests.integration.faults import set_log_dirs
 from tests.interop.clients import found_by_kreplog, served_to_java
 from tests.interop.jvm import (
     CONFIGS,
@@ -171,3 +174,41 @@ def test_kafkas_tool_moves_a_partition_with_a_throttle_and_verifies_it(
     assert "Reassignment of partition moved-0 is completed" in output, output
     for entity in (topics, brokers):
         assert "throttled" not in kafka.run(CONFIGS, *entity, "--describe")
+
+
+def test_kafkas_tool_moves_a_replica_to_another_log_directory(kafka: Kafka, tmp_path: Path) -> None:
+    """KIP-113: slowly, until a higher throttle replaces the first one."""
+    made = LocalCluster.create(tmp_path / "cluster", (0,), 0, FAST)
+    data, other = made.home(0) / "data", made.home(0) / "other"
+    set_log_dirs(made, 0, [data, other])
+    try:
+        made.start(timeout_s=START_S)
+        with admin_of(made.bootstrap()) as admin:
+            admin.create_topics({"moved": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        kafka.run(
+            PRODUCER_PERF,
+            *("--topic", "moved", "--num-records", "20000", "--record-size", "1000", "--throughput", "-1"),
+            *("--producer-props", f"bootstrap.servers={made.bootstrap()}"),
+        )
+        source, target = (data, other) if (data / "moved-0").exists() else (other, data)
+        plan = tmp_path / "plan.json"
+        partition = {"topic": "moved", "partition": 0, "replicas": [0], "log_dirs": [str(target)]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        given = ("--bootstrap-server", made.bootstrap(), "--reassignment-json-file", plan)
+        throttle = "--replica-alter-log-dirs-throttle"
+        output = kafka.run(REASSIGN, *given, "--execute", throttle, "1000")
+        assert f"Successfully started moving log directory to {target} for replica moved-0 with broker 0" in output, (
+            output
+        )
+        output = kafka.run(REASSIGN, *given, "--verify")
+        assert "Reassignment of replica moved-0-0 is still in progress" in output, output
+        kafka.run(REASSIGN, *given, "--execute", "--additional", throttle, "1000000000")
+        eventually(lambda: not (source / "moved-0").exists() and (target / "moved-0").exists(), "moved-0 moves")
+        output = kafka.run(REASSIGN, *given, "--verify")
+        assert "Reassignment of replica moved-0-0 completed successfully." in output, output
+        assert "moved:0:20000" in kafka.run(GET_OFFSETS, "--bootstrap-server", made.bootstrap(), "--topic", "moved")
+        made.stop()
+        with Log.open(target / "moved-0", read_only=True) as log:
+            assert sum(1 for _ in log.read()) == 20_000
+    finally:
+        end(made)

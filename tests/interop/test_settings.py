@@ -18,9 +18,10 @@ from tests.interop.jvm import Kafka
 UNPRINTED = {
     *("producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"),
     *("leader.replication.throttled.rate", "follower.replication.throttled.rate"),
+    "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 """Settings of Kafka's that it does not print: an internal one, its authorizer's, and those that have no place in a file
-of settings, as they are only ever altered while a broker runs (KIP-73)."""
+of settings, as they are only ever altered while a broker runs (KIP-73, KIP-113)."""
 
 UNORDERED = "listener.security.protocol.map"
 

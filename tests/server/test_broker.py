@@ -374,6 +374,17 @@ ODD_REQUESTS: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
     (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout_ms": 100}),
     (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
     (
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        2,
+        {
+            "dirs": [
+                {"path": path, "topics": [{"name": name, "partitions": [-1, 0, 2**31 - 1]}]}
+                for path in ("", "..", "/nowhere")
+                for name in ("", "..", "a/b", "topic")
+            ]
+        },
+    ),
+    (
         ApiKey.DESCRIBE_CONFIGS,
         4,
         {

@@ -140,10 +140,11 @@ def directory_for_new_replica(
     partition: TopicPartition,
     directories: Iterable[_Directory],
     replicas_in: Callable[[_Directory], int],
+    preferred: _Directory | None = None,
     complete: bool = True,
 ) -> _Directory:
-    """The online directory with the fewest replicas, the first of several. replicas_in: the number in a directory.
-    complete: all of the broker's directories are among them.
+    """The preferred directory if it is online, else the online one with the fewest replicas, the first of several.
+    replicas_in: the number in a directory. complete: all of the broker's directories are among them.
 
     Raises StorageError if none is online, or if one is missing: the replica may be in that one, and must not be created
     empty elsewhere.
@@ -155,4 +156,6 @@ def directory_for_new_replica(
     online = [directory for directory in directories if not directory.failed]
     if not online:
         raise StorageError(f"{partition}: every log directory has failed")
+    if preferred is not None and not preferred.failed:
+        return preferred
     return min(online, key=replicas_in)

@@ -25,7 +25,9 @@ from kreplog.core.effects import (
     OpenLog,
     ReadLog,
     ReadStable,
+    ReplaceLog,
     Steps,
+    SyncReplacement,
 )
 from kreplog.core.messages import FetchedPartition, FetchPartition
 from kreplog.core.replication import epochs
@@ -226,6 +228,15 @@ class LocalReplica:
         self.log = yield EnforceRetention(self.topic_partition)
         if self.log.log_start > start:
             self._mark_changed(PartitionChange.DELETED)
+
+    def replace_log(self) -> Steps[None]:
+        """Let the copy in another log directory take over, in any role. Raises StorageError."""
+        if self.interrupted:
+            return
+        state: LogState | None = yield ReplaceLog(self.topic_partition)
+        if state is not None:
+            self.log = state
+            yield SyncReplacement(self.topic_partition)
 
     def _delete_before(self, offset: int) -> Steps[None]:
         self.log = yield DeleteRecordsBefore(self.topic_partition, offset)

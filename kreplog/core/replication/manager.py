@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from kreplog.config import RACK_AWARE_SELECTOR, ReplicationConfig
 from kreplog.core import nodes
@@ -29,6 +29,7 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import (
     AddPartitionsReplied,
+    CopyCaughtUp,
     Event,
     FetchReplied,
     Flushed,
@@ -221,7 +222,9 @@ class ReplicaManager:
             case LogFailed(partition):
                 self._go_offline(partition)
             case RetentionDue(partition):
-                yield from self._enforce_retention(partition)
+                yield from self._maintain(partition, Partition.enforce_retention)
+            case CopyCaughtUp(partition):
+                yield from self._maintain(partition, Partition.replace_log)
             case Registered(broker_epoch, _):
                 self.fencing.registered(broker_epoch)
                 self._disk_lost = self._disk_lost and not event.is_first
@@ -287,12 +290,13 @@ class ReplicaManager:
             responses.append((queried.partition, error, end))
         return OffsetsForLeaderEpochResponse(tuple(responses))
 
-    def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
+    def _maintain(self, topic_partition: TopicPartition, work: Callable[[Partition], Steps[None]]) -> Steps[None]:
+        """Work on the log of a replica, in any role, while it is online."""
         partition = self.partitions.get(topic_partition)
         if partition is None or partition.role is Role.OFFLINE:
             return
         try:
-            yield from partition.enforce_retention()
+            yield from work(partition)
         except StorageError as error:
             yield StateChange("error", f"{topic_partition}: {error}")
             partition.storage_failed(error)

@@ -6,6 +6,7 @@ Source: Kafka, ControllerApis and KafkaApis; the tables of operations in its doc
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -162,6 +163,19 @@ def describe_cluster(check: AuthorizationCheck, request: Any) -> Authorized:
 
 def refused_log_dirs(request: Any, error: ErrorCode) -> Fields:
     return {"error_code": int(error), "results": []}
+
+
+def refused_moves(request: Any, error: ErrorCode) -> Fields:
+    partitions: dict[str, list[Fields]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            refused = [{"partition_index": number, "error_code": int(error)} for number in topic.partitions]
+            partitions.setdefault(topic.name, []).extend(refused)
+    return {"results": [{"topic_name": name, "partitions": fields} for name, fields in partitions.items()]}
+
+
+def moved_replicas(request: Any) -> Iterable[str]:
+    return (f"{topic.name} to {directory.path}" for directory in request.dirs for topic in directory.topics)
 
 
 def refused_election(request: Any, error: ErrorCode) -> Fields:

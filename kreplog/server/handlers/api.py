@@ -59,6 +59,7 @@ from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.feature_handlers import FeatureHandlers
 from kreplog.server.handlers.handler_tables import commands, mutations, queries
 from kreplog.server.handlers.inspection import Recompression, inspected, recompressions, refusals
+from kreplog.server.handlers.log_dir_handlers import LogDirHandlers
 from kreplog.server.handlers.metadata import MetadataHandlers, lists_all
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
@@ -79,6 +80,7 @@ from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.security.credential_cache import CredentialCache
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.replica_moves import ReplicaMoves
 from kreplog.types import BrokerRegistration, Endpoint, named_endpoints
 from kreplog.wire import (
     consumer_protocol,
@@ -151,6 +153,7 @@ class Host:
     topics: TopicViews
     metadata_waits: MetadataWaits
     hosted: HostedReplicas
+    moves: ReplicaMoves
     max_replicas: int
     receive: Callable[[Received], None]
     after_steps: Callable[[Callable[[], None]], None]
@@ -223,7 +226,10 @@ class Api:
         acls = AclHandlers(store, host.authorizer, host.acl_cache)
         quotas = QuotaHandlers(store, host.quotas, host.quota_cache)
         self._features = FeatureHandlers(store, host.feature_cache)
-        self._commands = commands(self._admin, configs, self._producer_ids, acls, users, quotas, self._features)
+        log_dirs = LogDirHandlers(host.moves, host.dynamic)
+        self._commands = commands(
+            self._admin, configs, self._producer_ids, acls, users, quotas, self._features, log_dirs
+        )
         self._mutations = mutations(self._admin)
         self._in_tasks = {ApiKey.FIND_COORDINATOR, *self._commands, *self._mutations}
         self.guard = Guard(

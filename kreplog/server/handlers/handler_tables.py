@@ -10,6 +10,7 @@ from kreplog.server.handlers.acl_handlers import AclHandlers
 from kreplog.server.handlers.admin import AdminHandlers, Fields, Mutate
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.feature_handlers import FeatureHandlers
+from kreplog.server.handlers.log_dir_handlers import LogDirHandlers
 from kreplog.server.handlers.metadata import Description, MetadataHandlers
 from kreplog.server.handlers.new_producer_ids import ProducerIdHandlers
 from kreplog.server.handlers.producer_descriptions import ProducerHandlers
@@ -44,6 +45,7 @@ def commands(
     users: UserCredentialHandlers,
     quotas: QuotaHandlers,
     features: FeatureHandlers,
+    log_dirs: LogDirHandlers,
 ) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
@@ -60,6 +62,7 @@ def commands(
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe,
         ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter,
         ApiKey.UPDATE_FEATURES: features.update,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter,
     }
 
 

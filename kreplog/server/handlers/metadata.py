@@ -266,13 +266,19 @@ class MetadataHandlers:
             if request.topics is None
             else partitions_by_topic((topic.topic, topic.partitions) for topic in request.topics)
         )
-        logs = {directory: self._hosted.in_directory(directory) for directory in self._hosted.directories}
+        logs = {
+            directory: [
+                *((partition, log, None) for partition, log in self._hosted.in_directory(directory)),
+                *((move.future.partition, move.log, move.replica.log) for move in self._hosted.moves_to(directory)),
+            ]
+            for directory in self._hosted.directories
+        }
         return sum(map(len, logs.values())), partial(self._log_dirs, requested, logs)
 
     def _log_dirs(
         self,
         requested: Mapping[str, Collection[int]] | None,
-        logs: Mapping[DataDirectory, list[tuple[TopicPartition, ManagedLog]]],
+        logs: Mapping[DataDirectory, list[tuple[TopicPartition, ManagedLog, ManagedLog | None]]],
     ) -> Fields:
         opened = {directory.path for directory in logs}
         results: list[Fields] = [
@@ -282,10 +288,12 @@ class MetadataHandlers:
         ]
         for directory, opened_logs in logs.items():
             topics: dict[str, list[Fields]] = {}
-            for partition, log in opened_logs:
+            for partition, log, source in opened_logs:
                 if not log.closed and (requested is None or partition.partition in requested.get(partition.topic, ())):
                     size = {"partition_index": partition.partition, "partition_size": log.size}
-                    topics.setdefault(partition.topic, []).append(size | {"offset_lag": 0, "is_future_key": False})
+                    lag = 0 if source is None else max(0, source.log_end_offset - log.log_end_offset)
+                    fields = size | {"offset_lag": lag, "is_future_key": source is not None}
+                    topics.setdefault(partition.topic, []).append(fields)
             results.append(
                 {
                     "error_code": ErrorCode.KAFKA_STORAGE_ERROR if directory.failed else 0,

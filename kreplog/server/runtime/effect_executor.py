@@ -142,6 +142,7 @@ class EffectExecutor:
         settings = self.dynamic.current
         self.logs.hosted.config = log_config_of(settings)
         self.logs.cleaner.configure(cleaner_settings_of(settings))
+        self.logs.moves.rate = settings.alter_log_dirs_max_bytes_per_second
         self.server.limits = limits_of(settings, self.files)
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from kreplog.core.broker.log_directory_state import checkpoint_fails_directory
 from kreplog.errors import StorageError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory, Offsets
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
@@ -36,13 +37,15 @@ class CheckpointWriter:
             if directory.failed:
                 continue
             try:
-                await loop.run_in_executor(self._pool, self._write, directory)
+                await loop.run_in_executor(self._pool, self.write_now, directory)
             except StorageError as error:
                 _log.error("%s: %s", directory.path, error)
                 if checkpoint_fails_directory(error):
                     self._fail(directory, error)
 
-    def _write(self, directory: DataDirectory) -> None:
+    def write_now(self, directory: DataDirectory) -> None:
+        """Write the current offsets of one directory, with those of copies that may take over; blocks. Raises
+        StorageError."""
         directory.write_checkpoints(lambda: dict(self._offsets(directory)))
 
     def _offsets(self, directory: DataDirectory) -> Iterator[tuple[TopicPartition, Offsets]]:
@@ -50,8 +53,9 @@ class CheckpointWriter:
         here it has all."""
         for partition, replica in self._hosted.items():
             if replica.directory is directory and not replica.removed:
-                log = replica.log
-                yield partition, (log.recovery_point, log.high_watermark, log.log_start_offset)
+                yield partition, _offsets_of(replica.log)
+        for move in self._hosted.moves_to(directory):
+            yield move.future.partition, _offsets_of(move.log)
 
     def close_all(self, *, mark: bool) -> bool:
         """Close every log, several at a time, write the checkpoints and unlock the directories; blocks.
@@ -78,6 +82,10 @@ class CheckpointWriter:
             closed_all = directory not in unclean
             directory.close(mark and directory.may_mark_clean(complete=hosted.complete, all_closed=closed_all))
         return mark and hosted.complete and not unclean
+
+
+def _offsets_of(log: ManagedLog) -> Offsets:
+    return log.recovery_point, log.high_watermark, log.log_start_offset
 
 
 def _close(replica: Replica) -> Offsets | None:

@@ -7,6 +7,7 @@ kreplog.boot                        boot id of the host; if another boot follows
 <topic>-<partition>/                a replica
 <topic>-<partition>.<hex>-delete    a deleted replica; its files are deleted by the next start at the latest
 <topic>-<partition>.<hex>-stray     a replica that is not assigned any more; deleted after log.stray.retention.ms
+<topic>-<partition>.<id>-future     a copy of a replica that moves here: see kreplog.core.broker.future_replicas
 <topic>-<partition>.<hex>-aside     a directory without topic id that had the name of a replica; never deleted
 """
 
@@ -21,7 +22,7 @@ import shutil
 import stat
 import threading
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -52,9 +53,10 @@ _log = logging.getLogger("kreplog.server")
 CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
-_DELETED, _STRAY, _ASIDE = "-delete", "-stray", "-aside"
+_DELETED, _STRAY, _ASIDE, _FUTURE = "-delete", "-stray", "-aside", "-future"
 _DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
 _STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
+_COPIED = re.compile(rf"(.+-[0-9]+)\.([0-9a-f]{{32}}){_FUTURE}")
 
 NAME_MAX = 255
 """Maximum bytes of a file name; a topic name has up to 249, all ASCII."""
@@ -70,6 +72,14 @@ class Stray(NamedTuple):
     topic_id: str
     partition: int
     since_ms: int
+
+
+class FutureReplica(NamedTuple):
+    """The directory of a copy of a replica. id: in its name, and in that of the replica that it has replaced."""
+
+    path: Path
+    partition: TopicPartition
+    id: str
 
 
 class DataDirectory(LogDirectoryState):
@@ -208,9 +218,10 @@ class DataDirectory(LogDirectoryState):
         """Rename a directory without topic id, whose name a replica needs. Raises StorageError."""
         return self._move(partition, _ASIDE)
 
-    def set_stray(self, partition: TopicPartition) -> Path:
-        """Rename a replica as a stray, for `restore` or `mark_stray_deleted`. Raises StorageError."""
-        moved = self._move(partition, _STRAY)
+    def set_stray(self, partition: TopicPartition, folder: Path | None = None) -> Path:
+        """Rename a replica as a stray, for `restore` or `mark_stray_deleted`. folder: its directory, None for the one
+        that has its name. Raises StorageError."""
+        moved = self._move(partition, _STRAY, folder)
         with suppress(OSError):  # then its age counts from its last change
             os.utime(moved)
         return moved
@@ -234,14 +245,63 @@ class DataDirectory(LogDirectoryState):
         _rename(stray.path, folder)
         return folder
 
-    def mark_deleted(self, partition: TopicPartition) -> Path:
-        """Rename a replica for `remove`. Raises StorageError."""
-        return self._move(partition, _DELETED)
+    def mark_deleted(self, partition: TopicPartition, folder: Path | None = None) -> Path:
+        """Rename a replica for `remove`. folder: as for `set_stray`. Raises StorageError."""
+        return self._move(partition, _DELETED, folder)
 
     def mark_stray_deleted(self, stray: Stray) -> Path:
         """Rename a stray for `remove`: a half deleted one must not be restored. Raises StorageError."""
         target = stray.path.with_name(stray.path.name.removesuffix(_STRAY) + _DELETED)
         _rename(stray.path, target)
+        return target
+
+    # Copies of replicas that move here, and replicas that have moved away
+
+    def make_future(self, partition: TopicPartition, topic_id: str) -> FutureReplica:
+        """Create the directory of a copy. Raises StorageError."""
+        folder = self._own_folder(partition)
+        if os.path.lexists(folder):
+            raise StorageError(f"cannot copy {partition} to {self.path}: {folder} exists", path=str(folder))
+        self.forget(partition)
+        copy_id = secrets.token_hex(16)
+        path = self.path / f"{partition}.{copy_id}{_FUTURE}"
+        make_directory(str(path))
+        write_topic_id(str(path), topic_id, durable=False)
+        return FutureReplica(path, partition, copy_id)
+
+    def futures(self) -> list[FutureReplica]:
+        """The copies of replicas here."""
+        found = []
+        for name in sorted(os.listdir(self.path)):
+            copied, path = _COPIED.fullmatch(name), self.path / name
+            if copied is not None and path.is_dir() and not path.is_symlink():
+                with suppress(InvalidTopicError):
+                    found.append(FutureReplica(path, TopicPartition.parse(copied[1]), copied[2]))
+        return found
+
+    def replaced(self, future: FutureReplica) -> Path:
+        """The directory here of the replica that a copy has replaced, whether it exists or not."""
+        return self.path / f"{future.partition}.{future.id}{_DELETED}"
+
+    def mark_replaced(self, future: FutureReplica, folder: Path) -> Path:
+        """Rename the directory of a replica that a copy replaces, which commits that once it is durable. Raises
+        StorageError."""
+        target = self.replaced(future)
+        _rename(folder, target)
+        return target
+
+    def adopt(self, future: FutureReplica) -> Path:
+        """Give a copy the name of its replica. Raises StorageError."""
+        folder = self._own_folder(future.partition)
+        if os.path.lexists(folder):
+            raise StorageError(f"cannot move {future.path} to {folder}: it exists", path=str(folder))
+        _rename(future.path, folder)
+        return folder
+
+    def mark_future_deleted(self, future: FutureReplica) -> Path:
+        """Rename a copy for `remove`. Raises StorageError."""
+        target = self.path / _suffixed(future.partition, _DELETED)
+        _rename(future.path, target)
         return target
 
     def _own_folder(self, partition: TopicPartition) -> Path:
@@ -254,9 +314,10 @@ class DataDirectory(LogDirectoryState):
             )
         return folder
 
-    def _move(self, partition: TopicPartition, suffix: str) -> Path:
-        folder = self._own_folder(partition)
+    def _move(self, partition: TopicPartition, suffix: str, folder: Path | None = None) -> Path:
         target = self.path / _suffixed(partition, suffix)
+        if folder is None or folder.name == str(partition):
+            folder = self._own_folder(partition)
         _rename(folder, target)
         return target
 
@@ -265,11 +326,15 @@ class DataDirectory(LogDirectoryState):
         if moved.parent == self.path and _DELETABLE.fullmatch(moved.name) and not moved.is_symlink():
             shutil.rmtree(moved, ignore_errors=True)
 
-    def remove_leftovers(self) -> None:
-        """Finish the deletions that were interrupted by the end of the process."""
-        for name in os.listdir(self.path):
-            if name.endswith(_DELETED):
-                self.remove(self.path / name)
+    def leftovers(self) -> list[Path]:
+        """The directories that are marked for deletion."""
+        return [self.path / name for name in os.listdir(self.path) if name.endswith(_DELETED)]
+
+    def remove_leftovers(self, retained: Collection[Path] = ()) -> None:
+        """Finish the deletions that were interrupted by the end of the process, but for those of `retained`."""
+        for path in self.leftovers():
+            if path not in retained:
+                self.remove(path)
 
     # Checkpoints
 
@@ -320,6 +385,11 @@ def known_topic_id(folder: Path) -> str | None:
         raise
     except StorageError:
         return None
+
+
+def fits_future(partition: TopicPartition) -> bool:
+    """Whether the name of a copy's directory is not too long."""
+    return len(f"{partition}.{'0' * 32}{_FUTURE}") <= NAME_MAX
 
 
 def _suffixed(partition: TopicPartition, suffix: str) -> str:

@@ -64,6 +64,10 @@ class Flusher:
         if self._flushes.request(replica):
             self._begin_flush(partition, replica)
 
+    def is_flushing(self, replica: Replica) -> bool:
+        """Whether a Flushed event for it is to follow."""
+        return replica in self._flushes
+
     def _begin_flush(self, partition: TopicPartition, replica: Replica) -> None:
         replica.flushing = True
         future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from kreplog.config import LogConfig
@@ -26,7 +27,7 @@ from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.open_files import OpenFiles
 from kreplog.server.storage.producer_memory import ProducerMemory
-from kreplog.server.storage.replica import Replica
+from kreplog.server.storage.replica import Replica, ReplicaMove
 from kreplog.server.storage.strays import Strays
 from kreplog.types import TopicPartition
 
@@ -37,8 +38,9 @@ class HostedReplicas:
     """The replicas of one broker. config: of every log, before its topic's settings apply. files: limits the number of
     replicas. memory: charged for idempotent producers. stray_retention_ms: log.stray.retention.ms, -1 for ever.
 
-    complete: every configured log directory could be opened. If not, a replica that is on no directory may be on the
-    missing one, so none is created. busy_strays: strays whose log a thread still uses.
+    moves: of replicas to other log directories, under way. preferred: directories for partitions that are to be
+    created. complete: every configured log directory could be opened. If not, a replica that is on no directory may be
+    on the missing one, so none is created. busy_strays: strays whose log a thread still uses.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class HostedReplicas:
         self.producers = ProducerMemory(memory or MemoryAccount())
         self.strays = Strays(stray_retention_ms, background.run_in_thread)
         self.busy_strays: set[Path] = set()
+        self.moves: dict[TopicPartition, ReplicaMove] = {}
+        self.preferred: dict[TopicPartition, DataDirectory] = {}
         self._files = files or OpenFiles()
         self._open: dict[TopicPartition, Replica] = {}
         self._failed: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
@@ -101,6 +105,10 @@ class HostedReplicas:
         return sorted(
             (partition, replica.log) for partition, replica in self._open.items() if replica.directory is directory
         )
+
+    def moves_to(self, directory: DataDirectory) -> list[ReplicaMove]:
+        """The moves whose copy is in a directory, sorted by partition."""
+        return [move for _, move in sorted(self.moves.items()) if move.directory is directory]
 
     @property
     def capacity(self) -> int:
@@ -165,7 +173,7 @@ class HostedReplicas:
         directory.check_online(partition, directory.path)
         if not opens_again(error):
             raise error
-        self._check_capacity(partition)
+        self.check_capacity(partition)
         log = ManagedLog.open(directory.folder(partition), self.config)
         del self._failed[partition]
         self.add(partition, Replica(directory, topic_id, log))
@@ -174,19 +182,23 @@ class HostedReplicas:
         """Reopen a log that refuses writes because a change was interrupted for want of descriptors or memory."""
         if replica.in_use:
             raise ResourceExhaustedError(f"{partition}: a thread still uses its log; it is reopened after that")
-        log = ManagedLog.open(replica.directory.folder(partition), self.config)
+        log = ManagedLog.open_named(Path(replica.log.path), partition, self.config)
         replica.log.abandon()
         replica.log = log
         _log.warning("%s is reopened after an interrupted change, and ends at %d", log.path, log.log_end_offset)
 
-    def _check_capacity(self, partition: TopicPartition) -> None:
-        if len(self._open) >= self.capacity:
+    def check_capacity(self, partition: TopicPartition) -> None:
+        """Raises ReplicaRefusedError if no other log may be opened."""
+        if len(self._open) + len(self.moves) >= self.capacity:
             raise self.refusal(partition)
 
     def create(self, partition: TopicPartition, topic_id: str) -> Replica:
-        """Create an empty replica in the online directory with the fewest. Raises StorageError."""
-        directory = directory_for_new_replica(partition, self.directories, self._counts.__getitem__, self.complete)
-        self._check_capacity(partition)
+        """Create an empty replica in the preferred directory, else in the online one with the fewest. Raises
+        StorageError."""
+        directory = directory_for_new_replica(
+            partition, self.directories, self._counts.__getitem__, self.preferred.pop(partition, None), self.complete
+        )
+        self.check_capacity(partition)
         self._rename_without_id(partition)
         try:
             folder = directory.make(partition, topic_id)
@@ -220,7 +232,7 @@ class HostedReplicas:
         if replica is not None:
             directory = replica.directory
             directory.check_online(partition, directory.path)
-            moved = self._remove(partition, replica, directory.mark_deleted)
+            moved = self._remove(partition, replica, partial(directory.mark_deleted, folder=Path(replica.log.path)))
             replica.on_released = lambda: self.background.run_in_thread(directory.remove, moved)
             replica.release()
 
@@ -234,7 +246,7 @@ class HostedReplicas:
         elif (replica := self._open.get(partition)) is not None:
             directory, topic_id = replica.directory, replica.topic_id
             directory.check_online(partition, directory.path)
-            path = self._remove(partition, replica, directory.set_stray)
+            path = self._remove(partition, replica, partial(directory.set_stray, folder=Path(replica.log.path)))
             if replica.in_use:
                 self.busy_strays.add(path)
                 replica.on_released = lambda: self.busy_strays.discard(path)
@@ -252,7 +264,7 @@ class HostedReplicas:
         directory.check_online(partition, directory.path)
         if stray.path in self.busy_strays:
             raise StorageError(f"{partition}: {stray.path} is still being synced; a restart of the broker restores it")
-        self._check_capacity(partition)
+        self.check_capacity(partition)
         self._rename_without_id(partition)
         folder = self.strays.restore(found[-1], partition)
         try:
@@ -273,9 +285,33 @@ class HostedReplicas:
         """Rename a replica's directory and forget the replica. Raises StorageError, and nothing has changed."""
         replica.log.expect_failure()
         moved = rename(partition)
+        self._end_move(partition)
         del self._open[partition]
         self._counts[replica.directory] -= 1
         replica.removed = True
         self.producers.update(replica)
         replica.release()
         return moved
+
+    # Move
+
+    def replace(self, move: ReplicaMove, replica: Replica) -> Path:
+        """Rename a replica whose copy takes over, which commits the move, and put `replica`, that copy, in its place.
+        No thread uses the old one, whose renamed directory is returned. Raises StorageError, and nothing has changed.
+        """
+        old, partition = move.replica, move.future.partition
+        renamed = old.directory.mark_replaced(move.future, Path(old.log.path))
+        del self.moves[partition]
+        self._open[partition] = replica
+        self._counts[old.directory] -= 1
+        self._counts[replica.directory] += 1
+        old.removed = True
+        self.producers.update(old)
+        self.producers.update(replica)
+        old.release()
+        return renamed
+
+    def _end_move(self, partition: TopicPartition) -> None:
+        move = self.moves.pop(partition, None)
+        if move is not None:
+            move.ended = True

@@ -133,7 +133,8 @@ class LogCleaner:
         for replica, error in errors.items():
             if (uncleanable := self._failure_of(replica, error)) is not None:
                 self.queue.finish(replica, uncleanable)
-        return self.queue.begin({replica: backlog for replica, backlog in backlogs.items() if not replica.removed})
+        present = set(self._compacting())
+        return self.queue.begin({replica: backlog for replica, backlog in backlogs.items() if replica in present})
 
     def _note_report(self, report: CompactionReport, seconds: float) -> None:
         self.statistics.clean_time_s = seconds
@@ -145,11 +146,13 @@ class LogCleaner:
         return sum(replica.log.size for replica in self.queue.uncleanable if not replica.log.closed)
 
     def _compacting(self) -> list[Replica]:
-        """Replicas whose policy has compact, in online directories."""
+        """Replicas whose policy has compact, in online directories. While one is copied to another directory, it is not
+        compacted: the copy would keep records whose tombstone it does not get."""
         return [
             replica
-            for _, replica in self._hosted.items()
-            if replica.log.config.compacts and not replica.directory.failed and not replica.log.closed
+            for partition, replica in self._hosted.items()
+            if replica.log.config.compacts and not (replica.directory.failed or replica.log.closed)
+            if partition not in self._hosted.moves
         ]
 
     async def _in_thread(self, used: Sequence[Replica], call: Callable[..., T], *arguments: Any) -> T:

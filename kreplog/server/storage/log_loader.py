@@ -11,6 +11,7 @@ from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
+from kreplog.server.storage.replica_moves import finish_moves
 from kreplog.types import TopicPartition
 
 _log = logging.getLogger("kreplog.server")
@@ -51,8 +52,9 @@ def load(hosted: HostedReplicas, threads_per_directory: int, progress: Progress 
 def _found(hosted: HostedReplicas) -> list[tuple[DataDirectory, TopicPartition, str]]:
     """Directory, partition and topic id of every replica on disk; strays and directories without id go to `hosted`."""
     found = []
+    retained = finish_moves(hosted)
     for directory in hosted.directories:
-        directory.remove_leftovers()
+        directory.remove_leftovers(retained)
         hosted.strays.load(directory)
         for partition, topic_id in sorted(directory.replicas().items()):
             if topic_id is None:

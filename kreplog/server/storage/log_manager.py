@@ -34,6 +34,7 @@ from kreplog.server.storage.flusher import Flusher
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.log_cleaner import CleanerSettings, LogCleaner
 from kreplog.server.storage.replica import Replica
+from kreplog.server.storage.replica_moves import ReplicaMoves
 from kreplog.server.storage.timestamp_lookups import TimestampLookups
 from kreplog.types import AppendInfo, TopicPartition
 
@@ -51,6 +52,8 @@ LOG_EFFECTS = frozenset(
         effects.TruncateFullyAndStartAt,
         effects.DeleteRecordsBefore,
         effects.EnforceRetention,
+        effects.ReplaceLog,
+        effects.SyncReplacement,
         effects.ConfigureLog,
         effects.ReadLog,
         effects.ReadStable,
@@ -97,6 +100,9 @@ class LogManager:
         self._configs: dict[TopicConfig, LogConfig] = {}
         self._configs_under = hosted.config
         self._checkpoints = CheckpointWriter(hosted, pool, self._failures.fail)
+        self.moves = ReplicaMoves(
+            hosted, self.cleaner, self._flusher, put, self._failures.fail, self._checkpoints.write_now
+        )
         self._operations: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
             effects.AppendAsLeader: self._append_as_leader,
@@ -108,6 +114,8 @@ class LogManager:
             effects.TruncateFullyAndStartAt: self._truncate_fully,
             effects.DeleteRecordsBefore: self._delete_records,
             effects.EnforceRetention: self._enforce_retention,
+            effects.ReplaceLog: self.moves.replace,
+            effects.SyncReplacement: self.moves.sync,
             effects.ConfigureLog: self._configure,
             effects.ReadLog: self._read,
             effects.ReadStable: self._read_stable,
@@ -336,6 +344,7 @@ class LogManager:
 
         mark: write the clean shutdown mark into each directory that was."""
         self._appends.shutdown()
+        self.moves.close()
         self._flusher.drop_sealed()  # closing a log syncs all of it
         self._lookups.close()
         self.cleaner.close()

@@ -1,4 +1,4 @@
-"""Replica: the log of one partition on this broker, its directory, and the threads that use it."""
+"""Replica: the log of one partition on this broker, its directory, the threads that use it, and its move to another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kreplog.core import effects
 from kreplog.managed_log import ManagedLog
-from kreplog.server.storage.directories import DataDirectory
+from kreplog.server.storage.directories import DataDirectory, FutureReplica
 
 NO_FLUSH_MS = 2**63 - 1
 """flush.ms of a topic whose logs are not fsynced by time."""
@@ -53,3 +53,24 @@ class Replica:
             then, self.on_released = self.on_released, None
             if then is not None:
                 then()
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaMove:
+    """The move of a replica to another log directory of its broker. directory: the target. future: the directory of the
+    copy there. log: the copy. busy: a thread fills it. replacing: it is about to take over. took_over: it is the
+    replica now. ended: it was cancelled, or its replica is gone, so that the copy is of no use."""
+
+    replica: Replica
+    directory: DataDirectory
+    future: FutureReplica
+    log: ManagedLog
+    busy: bool = False
+    replacing: bool = False
+    took_over: bool = False
+    ended: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the copy is still to be filled, and neither end of the move has gone."""
+        return not (self.ended or self.replica.removed or self.replica.directory.failed or self.directory.failed)

@@ -499,6 +499,12 @@ def _administration() -> list[Case]:
             {"resources": [_config(4, "0", configs=[])], "validate_only": True},
             [on_cluster(alter_configs)],
         ),
+        Case(
+            "AlterReplicaLogDirs",
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            {"dirs": [{"path": "/elsewhere", "topics": [{"name": TOPIC, "partitions": [0]}]}]},
+            [on_cluster(alter)],
+        ),
         Case("DescribeLogDirs", ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, [on_cluster(describe)]),
         Case(
             "ElectLeaders",

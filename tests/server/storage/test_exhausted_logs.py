@@ -218,7 +218,7 @@ def test_a_log_that_a_change_was_interrupted_in_is_reopened(life: Life, batch: b
         logs.execute(effects.AppendAsLeader(TP, batch, 0))
         ((_, before),) = logs.hosted.in_directory(logs.hosted.directories[0])
         with refusing(Log, "failed", "half done"), refusing(Log, "cause", ResourceExhaustedError("no descriptors")):
-            with refusing(Log, "open"), pytest.raises(ResourceExhaustedError):
+            with refusing(ManagedLog, "open_named"), pytest.raises(ResourceExhaustedError):
                 opened(logs)
             assert len(logs.execute(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch), "what is left is read meanwhile"
             assert opened(logs).state.leo == 3
