@@ -92,6 +92,16 @@ def _by_topic(partitions: Iterable[tuple[TopicPartition, Any]]) -> Iterable[tupl
     return found.items()
 
 
+def _numbers_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    return [
+        (topic, [number for number, _ in numbers]) for topic, numbers in _by_topic((name, None) for name in partitions)
+    ]
+
+
+def _errors_by_topic(partitions: Iterable[tuple[TopicPartition, ErrorCode]]) -> list[tuple[str, list[tuple[int, int]]]]:
+    return [(topic, [(number, int(error)) for number, error in errors]) for topic, errors in _by_topic(partitions)]
+
+
 def decode_add_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> AddOffsetsToTxnRequest:
     message = generic.decode_request(frame, header, budget)
     return AddOffsetsToTxnRequest(
@@ -134,10 +144,7 @@ def encode_describe_response(response: DescribeTransactionsResponse, header: Req
             "transaction_start_time_ms": described.start_ms,
             "producer_id": described.producer_id,
             "producer_epoch": described.producer_epoch,
-            "topics": [
-                {"topic": topic, "partitions": [number for number, _ in numbers]}
-                for topic, numbers in _by_topic((name, None) for name in described.partitions)
-            ],
+            "topics": _numbers_by_topic(described.partitions),
         }
         for described in response.transactions
     ]
@@ -175,16 +182,13 @@ def encode_list_response(response: ListTransactionsResponse, header: RequestHead
 def encode_leaders_add_partitions(requests: Sequence[AddPartitionsToTxnRequest], header: RequestHeader) -> list[Buffer]:
     """A leader's request for several transactions, at most one of each transactional id."""
     transactions = [
-        {
-            "transactional_id": request.transactional_id,
-            "producer_id": request.producer_id,
-            "producer_epoch": request.producer_epoch,
-            "verify_only": request.verify_only,
-            "topics": [
-                {"name": topic, "partitions": [number for number, _ in numbers]}
-                for topic, numbers in _by_topic((name, None) for name in request.partitions)
-            ],
-        }
+        (
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.verify_only,
+            _numbers_by_topic(request.partitions),
+        )
         for request in requests
     ]
     return generic.encode_request(header, transactions=transactions)
@@ -212,16 +216,8 @@ def encode_leaders_add_partitions_response(
     results = [
         {
             "transactional_id": transactional_id,
-            "coordinator_epoch": response.coordinator_epoch,
-            "topic_results": [
-                {
-                    "name": topic,
-                    "results_by_partition": [
-                        {"partition_index": number, "partition_error_code": int(error)} for number, error in numbers
-                    ],
-                }
-                for topic, numbers in _by_topic(response.partitions)
-            ],
+            "coordinator_epoch": response.coordinator_epoch,  # a tagged field, which no tuple has
+            "topic_results": _errors_by_topic(response.partitions),
         }
         for transactional_id, response in responses.items()
     ]
@@ -252,22 +248,9 @@ def decode_leaders_add_partitions_response(
 def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
     """A request for one transaction: all its partitions get the same marker."""
     marker: TransactionMarker = request.partitions[0].records
-    topics = [
-        {"name": topic, "partition_indexes": [number for number, _ in numbers]}
-        for topic, numbers in _by_topic((produced.partition, None) for produced in request.partitions)
-    ]
-    return generic.encode_request(
-        header,
-        markers=[
-            {
-                "producer_id": marker.producer_id,
-                "producer_epoch": marker.producer_epoch,
-                "transaction_result": marker.committed,
-                "topics": topics,
-                "coordinator_epoch": marker.coordinator_epoch,
-            }
-        ],
-    )
+    topics = _numbers_by_topic(produced.partition for produced in request.partitions)
+    producer = marker.producer_id, marker.producer_epoch
+    return generic.encode_request(header, markers=[(*producer, marker.committed, topics, marker.coordinator_epoch)])
 
 
 def decode_write_markers(frame: Buffer, header: RequestHeader, timeout_ms: int) -> WriteMarkersRequest:
@@ -290,15 +273,9 @@ def decode_write_markers(frame: Buffer, header: RequestHeader, timeout_ms: int) 
 def encode_write_markers_response(
     response: ProduceResponse, request: WriteMarkersRequest, header: RequestHeader
 ) -> list[Buffer]:
-    topics = [
-        {
-            "name": topic,
-            "partitions": [{"partition_index": number, "error_code": int(error)} for number, error in numbers],
-        }
-        for topic, numbers in _by_topic((produced.partition, produced.error) for produced in response.partitions)
-    ]
+    topics = _errors_by_topic((produced.partition, produced.error) for produced in response.partitions)
     marker: TransactionMarker = request.partitions[0].records
-    return generic.encode_response(header, markers=[{"producer_id": marker.producer_id, "topics": topics}])
+    return generic.encode_response(header, markers=[(marker.producer_id, topics)])
 
 
 def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:

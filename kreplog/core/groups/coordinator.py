@@ -110,7 +110,6 @@ class GroupCoordinator:
         self.shards: dict[int, GroupShard] = {}
         self._memory = memory or MemoryAccount()
         self._cluster = cluster
-        self._count = 0
         self._timers = Timers()
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self.totals = GroupTotals()
@@ -158,21 +157,11 @@ class GroupCoordinator:
 
     # Shards
 
-    @property
-    def partition_count(self) -> int:
-        """The partitions of `__consumer_offsets`, 0 while there is no such topic."""
-        known = self._cluster.partitions
-        if self._count and TopicPartition(OFFSETS_TOPIC, self._count - 1) not in known:
-            self._count = 0
-        while TopicPartition(OFFSETS_TOPIC, self._count) in known:
-            self._count += 1
-        return self._count
-
     def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
         """The shard of a group; or the error: it is loading, or another broker coordinates the group."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
-        count = self.partition_count
+        count = self._cluster.partition_count(OFFSETS_TOPIC)
         shard = self.shards.get(partition_of_group(group_id, count)) if count else None
         if shard is None:
             return ErrorCode.NOT_COORDINATOR

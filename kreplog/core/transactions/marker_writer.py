@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container
+from typing import Protocol
 
 from kreplog.core.effects import SendMarkers, StateChange, Steps
 from kreplog.core.events import MarkersReplied
@@ -37,6 +38,19 @@ _DONE = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
 
 
+class KnownPartitions(Protocol):
+    """The part of the cluster's metadata that coordinators of transactions need. partitions: known ones."""
+
+    @property
+    def partitions(self) -> Container[TopicPartition]: ...
+
+    def partition_count(self, topic: str) -> int:
+        """0 for an unknown topic."""
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """The id of the partition's leader, -1 for none."""
+
+
 class MarkerWriter:
     """Sends the markers of decided transactions until every partition has one. complete: the step once every partition
     has its marker. The rest as in the coordinator."""
@@ -44,14 +58,12 @@ class MarkerWriter:
     def __init__(
         self,
         timers: Timers,
-        partitions: Callable[[], Container[TopicPartition]],
-        leader_of: Callable[[TopicPartition], int],
+        metadata: KnownPartitions,
         complete: Complete,
         is_led: Callable[[TransactionShard], bool],
     ) -> None:
         self._timers = timers
-        self._partitions = partitions
-        self._leader_of = leader_of
+        self._metadata = metadata
         self._complete = complete
         self._is_led = is_led
         self._tag = 0
@@ -74,7 +86,7 @@ class MarkerWriter:
             return
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for name in sorted(transaction.unmarked - transaction.absent_since.keys()):
-            by_leader[self._leader_of(name)].append(name)
+            by_leader[self._metadata.leader_of(name)].append(name)
         by_leader.pop(-1, None)
         if not by_leader:
             self._timers.set(transaction.deadline, now_ms + RESEND_MS)
@@ -90,7 +102,7 @@ class MarkerWriter:
             yield SendMarkers(self._tag, leader, WriteMarkersRequest(-1, APPEND_TIMEOUT_MS, produced))
 
     def _drop_deleted(self, transaction: TransactionalId, now_ms: int) -> None:
-        known = self._partitions()
+        known = self._metadata.partitions
         absent = [name for name in transaction.unmarked if name not in known]
         transaction.absent_since = {name: transaction.absent_since.get(name, now_ms) for name in absent}
         transaction.unmarked -= {name for name in absent if self._is_deleted(transaction, name, now_ms)}

@@ -9,7 +9,7 @@ epoch, so that what its producer still sends is refused. Source: Kafka, Transact
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 
@@ -50,7 +50,7 @@ from kreplog.core.transaction_messages import (
     partition_of_transaction,
 )
 from kreplog.core.transactions.id_expiration import IdExpiration
-from kreplog.core.transactions.marker_writer import MarkerWriter
+from kreplog.core.transactions.marker_writer import KnownPartitions, MarkerWriter
 from kreplog.core.transactions.transaction_listing import TransactionListings, describe
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import DECIDED, ENDED, IDLE, TransactionState
@@ -73,15 +73,13 @@ Then = Callable[[ErrorCode, int], Steps[None]]
 
 
 class TransactionCoordinator:
-    """The coordinator core of one broker. partitions: those in the cluster's metadata. leader_of: the id of a
-    partition's leader, -1 for none. shards: by partition number. last_epoch: after which a producer gets another id;
-    lower in the simulator."""
+    """The coordinator core of one broker. metadata: the cluster's, as this broker has them. shards: by number of their
+    partition. last_epoch: after which a producer gets another id; lower in the simulator."""
 
     def __init__(
         self,
         config: TransactionConfig,
-        partitions: Callable[[], Container[TopicPartition]],
-        leader_of: Callable[[TopicPartition], int],
+        metadata: KnownPartitions,
         memory: MemoryAccount | None = None,
         last_epoch: int = LAST_EPOCH,
     ) -> None:
@@ -89,11 +87,11 @@ class TransactionCoordinator:
         self._last_epoch = last_epoch
         self.shards: dict[int, TransactionShard] = {}
         self._memory = memory or MemoryAccount()
-        self._partitions = partitions
+        self._metadata = metadata
         self._timers = Timers()
         self._tags = itertools.count(1)
         self._appends: dict[int, Then] = {}
-        self._markers = MarkerWriter(self._timers, partitions, leader_of, self._complete, self._is_led)
+        self._markers = MarkerWriter(self._timers, metadata, self._complete, self._is_led)
         self._listings = TransactionListings(self._timers, self.shards.values, self._is_led)
         self._expiration = IdExpiration(
             config, self._timers, self.shards.values, self._is_led, self._append_records, self._add_parked
@@ -136,7 +134,7 @@ class TransactionCoordinator:
     def _shard_of(self, transactional_id: str) -> TransactionShard | ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        count = self._count(TRANSACTIONS_TOPIC)
+        count = self._metadata.partition_count(TRANSACTIONS_TOPIC)
         shard = self.shards.get(partition_of_transaction(transactional_id, count)) if count else None
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
@@ -144,13 +142,6 @@ class TransactionCoordinator:
 
     def _may_answer(self, shard: TransactionShard) -> bool:
         return shard.active
-
-    def _count(self, topic: str) -> int:
-        """Partitions of an internal topic, 0 while there is none."""
-        count, known = 0, self._partitions()
-        while TopicPartition(topic, count) in known:
-            count += 1
-        return count
 
     def _is_led(self, shard: TransactionShard) -> bool:
         return self.shards.get(shard.partition.partition) is shard
@@ -318,7 +309,7 @@ class TransactionCoordinator:
 
     def _add_offsets(self, shard: TransactionShard, reply_to: Hashable, request: AddOffsetsToTxnRequest) -> Steps[None]:
         """Add the partition of `__consumer_offsets` that has the group."""
-        count = self._count(OFFSETS_TOPIC)
+        count = self._metadata.partition_count(OFFSETS_TOPIC)
         if not request.group_id:
             yield Reply(reply_to, AddOffsetsToTxnResponse(ErrorCode.INVALID_GROUP_ID))
         elif not count:  # retriable: the topic is being created
@@ -338,7 +329,7 @@ class TransactionCoordinator:
         error = self._refusal_of(transaction, request)
         if error is ErrorCode.NONE and transaction is not None and transaction.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
-        unknown = {name for name in partitions if name not in self._partitions()}
+        unknown = {name for name in partitions if name not in self._metadata.partitions}
         if error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, _refusal(request, error))
         elif unknown:
@@ -404,7 +395,7 @@ class TransactionCoordinator:
             fits = self._refusal_of(present, request) is ErrorCode.NONE and transaction.state not in DECIDED
             if not self._is_led(shard):
                 yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
-            elif fits and all(name in self._partitions() for name in request.partitions):
+            elif fits and all(name in self._metadata.partitions for name in request.partitions):
                 together.append((reply_to, request))
             else:
                 yield from self._add(shard, reply_to, request, request.partitions)

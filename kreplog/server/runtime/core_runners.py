@@ -39,7 +39,7 @@ def make_cores(
         FailureDetector(own),
         ControlledShutdown(own, registered, metadata, settings.controlled_shutdown_max_wait_ms),
         GroupCoordinator(settings.groups, metadata, lambda: str(uuid.uuid4()), memory),
-        TransactionCoordinator(settings.transactions, lambda: metadata.partitions, metadata.leader_of, memory),
+        TransactionCoordinator(settings.transactions, metadata, memory),
     )
 
 

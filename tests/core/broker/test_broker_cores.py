@@ -48,7 +48,7 @@ class Cores(BrokerCores):
         registration = Registration(BrokerRegistration(OWN, -1, unclean=True))
         shutdown = ControlledShutdown(OWN, registration, replicas.metadata, 1000)
         groups = GroupCoordinator(GroupConfig(), MetadataCache(), str)
-        transactions = TransactionCoordinator(TransactionConfig(), dict, lambda partition: -1)
+        transactions = TransactionCoordinator(TransactionConfig(), MetadataCache())
         super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown, groups, transactions)
 
     def registers(self, epoch: int) -> Sequence[Effect]:

@@ -39,7 +39,7 @@ TIMEOUT_MS = 1000
 
 class Shell:
     """A coordinator whose log is a list. automatic: appends are committed at once, and markers written; else they wait
-    in `appends` and `sent`. leaders: of partitions."""
+    in `appends` and `sent`. known, leaders: of the cluster's metadata, which it has for the coordinator."""
 
     def __init__(
         self,
@@ -64,15 +64,19 @@ class Shell:
         self.sent: list[SendMarkers] = []
         self.replies: dict[Hashable, Any] = {}
         self.count = 0
-        self.core = TransactionCoordinator(
-            self.config,
-            lambda: self.known,
-            lambda partition: self.leaders.get(partition, -1),
-            self.memory,
-            self.last_epoch,
-        )
+        self.core = TransactionCoordinator(self.config, self, self.memory, self.last_epoch)
         self.epoch += 1
         self.step(LeadershipChanged(LOG, self.epoch, len(self.log)))
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return self.known
+
+    def partition_count(self, topic: str) -> int:
+        return sum(partition.topic == topic for partition in self.known)
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        return self.leaders.get(partition, -1)
 
     def step(self, event: Event) -> None:
         follow: list[Event] = []
