@@ -20,6 +20,7 @@ from kreplog.core.broker.request_parts import REPLICAS_PER_PART
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from kreplog.core.transaction_messages import INTERNAL_TOPICS, LAST_EPOCH, TRANSACTIONS_TOPIC
+from kreplog.core.transactions.transaction_coordinator import PATIENCE_MS
 
 KINDS: dict[str, int] = {
     "late": 2,
@@ -131,6 +132,8 @@ FEW_EPOCHS = 2
 
 FEW_EPOCHS_SHARE = 0.3
 
+PATIENCE_SHARE = 0.5
+
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
@@ -173,7 +176,7 @@ class SimulationPlan:
     assigns the partitions; the same. migrates: these restart with the classic protocol, and back. writers: processes
     that write transactions; the same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all
     disks. replicas_per_part: replicas that a part of a control request creates or deletes at most. last_epoch: of
-    producers, few in some seeds.
+    producers, few in some seeds. patience_ms: of coordinators of transactions, none in some of these seeds.
     creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
     and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
     the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
@@ -208,6 +211,7 @@ class SimulationPlan:
     file_sync_ms: int = 0
     replicas_per_part: int = REPLICAS_PER_PART
     last_epoch: int = LAST_EPOCH
+    patience_ms: int = 0
     creates_topics: bool = False
     awaits_metadata: bool = False
     registers_late_ms: int = 0
@@ -353,7 +357,11 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
     if not plan.members:
         topics.append(_internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
     return replace(
-        plan, topics=(*plan.topics, *topics), writers=random.randint(2, 4), last_epoch=_last_epoch(plan.seed)
+        plan,
+        topics=(*plan.topics, *topics),
+        writers=random.randint(2, 4),
+        last_epoch=_last_epoch(plan.seed),
+        patience_ms=_patience_ms(plan.seed),
     )
 
 
@@ -379,6 +387,11 @@ def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
 def _last_epoch(seed: int) -> int:
     """Drawn apart, under a name as that of the transactions."""
     return FEW_EPOCHS if Random(f"kreplog-epochs-8-{seed}").random() < FEW_EPOCHS_SHARE else LAST_EPOCH
+
+
+def _patience_ms(seed: int) -> int:
+    """Drawn apart as well."""
+    return PATIENCE_MS if Random(f"kreplog-patience-26716-{seed}").random() < PATIENCE_SHARE else 0
 
 
 def _transacted_partitions(seed: int, few: int) -> int:

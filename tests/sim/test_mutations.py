@@ -185,6 +185,7 @@ FOUND = {
     "throttled-for-ever": 1276,
     "topic-defaults-not-sent": 269,
     "topics-created-unasked": 19,
+    "transaction-begins-before-markers": 32,
     "transaction-without-acks-all": 224,
     "truncate-to-watermark": 3,
     "unclean-election-by-default": 1,

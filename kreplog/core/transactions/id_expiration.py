@@ -39,7 +39,7 @@ class IdExpiration:
         shards: Callable[[], Iterable[TransactionShard]],
         is_led: Callable[[TransactionShard], bool],
         append: Append,
-        deleted: Callable[[TransactionShard, TransactionalId], Steps[None]],
+        deleted: Callable[[TransactionShard, TransactionalId, int], Steps[None]],
     ) -> None:
         self._config = config
         self._timers = timers
@@ -100,6 +100,6 @@ class IdExpiration:
             transaction.pending = False
             if error is ErrorCode.NONE:
                 shard.remove(transaction.transactional_id)
-            yield from self._deleted(shard, transaction)
+            yield from self._deleted(shard, transaction, now_ms)
         if error is ErrorCode.NONE:
             yield StateChange("info", f"{shard.partition}: {len(transactions)} transactional ids are expired")

@@ -9,9 +9,10 @@ epoch, so that what its producer still sends is refused. Source: Kafka, Transact
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import islice
+from typing import TypeGuard
 
 from kreplog.config import TransactionConfig
 from kreplog.core.append_errors import reported
@@ -52,7 +53,7 @@ from kreplog.core.transaction_messages import (
 from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import KnownPartitions, MarkerWriter
 from kreplog.core.transactions.transaction_listing import TransactionListings, describe
-from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
+from kreplog.core.transactions.transaction_shard import PartitionsToAdd, TransactionalId, TransactionShard
 from kreplog.core.transactions.transaction_states import DECIDED, ENDED, IDLE, TransactionState
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
@@ -66,6 +67,10 @@ RELOAD_MS = 10
 RETRY_MS = 100
 """Pause after a failed read or append, and before an expired transaction is looked at again that is busy."""
 
+PATIENCE_MS = 500
+"""How long a request that adds partitions waits for the markers of the transaction before. After that its sender has to
+retry."""
+
 _S = TransactionState
 
 Then = Callable[[ErrorCode, int], Steps[None]]
@@ -74,7 +79,8 @@ Then = Callable[[ErrorCode, int], Steps[None]]
 
 class TransactionCoordinator:
     """The coordinator core of one broker. metadata: the cluster's, as this broker has them. shards: by number of their
-    partition. last_epoch: after which a producer gets another id; lower in the simulator."""
+    partition. last_epoch: after which a producer gets another id; lower in the simulator. patience_ms: as PATIENCE_MS;
+    0 for requests that are refused at once."""
 
     def __init__(
         self,
@@ -82,9 +88,11 @@ class TransactionCoordinator:
         metadata: KnownPartitions,
         memory: MemoryAccount | None = None,
         last_epoch: int = LAST_EPOCH,
+        patience_ms: int = PATIENCE_MS,
     ) -> None:
         self.config = config
         self._last_epoch = last_epoch
+        self._patience_ms = patience_ms
         self.shards: dict[int, TransactionShard] = {}
         self._memory = memory or MemoryAccount()
         self._metadata = metadata
@@ -153,6 +161,8 @@ class TransactionCoordinator:
         if leader_epoch is None:
             if shard is not None:
                 del self.shards[partition.partition]
+                for transaction in shard.transactions.values():
+                    yield from self._refuse_parked(transaction, ErrorCode.NOT_COORDINATOR)
                 shard.close()
                 yield StateChange("info", f"{partition}: this broker no longer coordinates its transactions")
         elif shard is not None:  # no other broker has led it in between: what is loaded still holds
@@ -201,7 +211,10 @@ class TransactionCoordinator:
 
     def _new(self, shard: TransactionShard, transactional_id: str, stored: TransactionMetadata) -> TransactionalId:
         transaction = TransactionalId(
-            transactional_id, stored, Deadline(lambda now_ms: self._timed_out(shard, transaction, now_ms))
+            transactional_id,
+            stored,
+            Deadline(lambda now_ms: self._timed_out(shard, transaction, now_ms)),
+            Deadline(lambda now_ms: self._refuse_parked(transaction, ErrorCode.CONCURRENT_TRANSACTIONS)),
         )
         return transaction
 
@@ -217,12 +230,10 @@ class TransactionCoordinator:
                 yield from self._init(shard, reply_to, request, now_ms)
             case AddPartitionsToTxnRequest(verify_only=True):
                 yield Reply(reply_to, self._verified(shard, request))
-            case AddPartitionsToTxnRequest(from_leader=True):
-                yield from self._add_for_leader(shard, reply_to, request)
             case AddPartitionsToTxnRequest(partitions=partitions):
-                yield from self._add(shard, reply_to, request, partitions)
+                yield from self._add(shard, PartitionsToAdd(reply_to, request, partitions), now_ms)
             case AddOffsetsToTxnRequest():
-                yield from self._add_offsets(shard, reply_to, request)
+                yield from self._add_offsets(shard, reply_to, request, now_ms)
             case EndTxnRequest():
                 yield from self._end(shard, reply_to, request, now_ms)
 
@@ -244,7 +255,7 @@ class TransactionCoordinator:
                 yield Reply(reply_to, InitProducerIdResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
         stored = transaction.stored
-        if transaction.pending or transaction.state in DECIDED:
+        if transaction.is_busy:
             yield Reply(reply_to, InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS))
         elif request.producer_id != NO_PRODUCER_ID and self._is_retry(transaction, request):
             yield Reply(reply_to, InitProducerIdResponse(ErrorCode.NONE, stored.producer_id, stored.producer_epoch))
@@ -307,7 +318,9 @@ class TransactionCoordinator:
         """Whether no producer may have this epoch, which is left to fence the one before."""
         return epoch > self._last_epoch
 
-    def _add_offsets(self, shard: TransactionShard, reply_to: Hashable, request: AddOffsetsToTxnRequest) -> Steps[None]:
+    def _add_offsets(
+        self, shard: TransactionShard, reply_to: Hashable, request: AddOffsetsToTxnRequest, now_ms: int
+    ) -> Steps[None]:
         """Add the partition of `__consumer_offsets` that has the group."""
         count = self._metadata.partition_count(OFFSETS_TOPIC)
         if not request.group_id:
@@ -316,22 +329,26 @@ class TransactionCoordinator:
             yield Reply(reply_to, AddOffsetsToTxnResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             partition = TopicPartition(OFFSETS_TOPIC, partition_of_group(request.group_id, count))
-            yield from self._add(shard, reply_to, request, (partition,))
+            yield from self._add(shard, PartitionsToAdd(reply_to, request, (partition,)), now_ms)
 
-    def _add(
-        self,
-        shard: TransactionShard,
-        reply_to: Hashable,
-        request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest,
-        partitions: tuple[TopicPartition, ...],
-    ) -> Steps[None]:
+    def _add(self, shard: TransactionShard, added: PartitionsToAdd, now_ms: int) -> Steps[None]:
+        """Add partitions, at once or when the transaction is not busy any more: a producer begins its next transaction
+        before the markers of the one before are written, and would retry after a pause. Requests that have waited are
+        added by one record; those of leaders, which come at once, wait for an append in any case."""
+        reply_to, request, partitions = added
         transaction = shard.transactions.get(request.transactional_id)
-        error = self._refusal_of(transaction, request)
-        if error is ErrorCode.NONE and transaction is not None and transaction.state in DECIDED:
-            error = ErrorCode.CONCURRENT_TRANSACTIONS
+        error = self._identity_error(transaction, request)
         unknown = {name for name in partitions if name not in self._metadata.partitions}
-        if error is not ErrorCode.NONE or transaction is None:
+        if transaction is not None and transaction.pending and _is_from_leader(request):
+            transaction.parked.append(added)
+        elif error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, _refusal(request, error))
+        elif transaction.is_busy and self._patience_ms:
+            if transaction.patience.at_ms is None:
+                self._timers.set(transaction.patience, now_ms + self._patience_ms)
+            transaction.parked.append(added)
+        elif transaction.is_busy:
+            yield Reply(reply_to, _refusal(request, ErrorCode.CONCURRENT_TRANSACTIONS))
         elif unknown:
             found, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
             errors = tuple((name, found if name in unknown else others) for name in partitions)
@@ -339,69 +356,62 @@ class TransactionCoordinator:
         elif transaction.state is _S.ONGOING and set(partitions) <= set(transaction.stored.partitions):
             yield Reply(reply_to, self._added(shard, request, ErrorCode.NONE))
         else:
-            yield from self._append_partitions(shard, transaction, [(reply_to, request)], partitions)
+            yield from self._append_partitions(shard, transaction, [added])
 
     def _added(
         self, shard: TransactionShard, request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest, error: ErrorCode
     ) -> TransactionResponse:
-        if isinstance(request, AddPartitionsToTxnRequest) and request.from_leader:
+        if _is_from_leader(request):
             errors = tuple((name, error) for name in request.partitions)
             return AddPartitionsToTxnResponse(errors, shard.leader_epoch)
         return _refusal(request, error)
 
     def _append_partitions(
-        self,
-        shard: TransactionShard,
-        transaction: TransactionalId,
-        requests: list[tuple[Hashable, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest]],
-        partitions: Iterable[TopicPartition],
+        self, shard: TransactionShard, transaction: TransactionalId, together: list[PartitionsToAdd]
     ) -> Steps[None]:
-        """Append a record of the transaction with these partitions too, for several requests perhaps."""
+        """Append a record of the transaction with the partitions of these requests too."""
         ongoing = transaction.state is _S.ONGOING
         before = transaction.stored.partitions if ongoing else ()
         wall_ms: int = yield WallClock()
-        _, first = requests[0]
+        first = together[0].request
         wanted = transaction.changed(
             _S.ONGOING,
             wall_ms,
-            partitions=tuple(dict.fromkeys((*before, *partitions))),
+            partitions=tuple(dict.fromkeys((*before, *(name for added in together for name in added.partitions)))),
             start_ms=transaction.stored.start_ms if ongoing else wall_ms,
-            client_version=2 if isinstance(first, AddPartitionsToTxnRequest) and first.from_leader else 0,
+            client_version=2 if _is_from_leader(first) else 0,
         )
 
-        def added(error: ErrorCode, now_ms: int) -> Steps[None]:
+        def appended(error: ErrorCode, now_ms: int) -> Steps[None]:
             if error is ErrorCode.NONE and not ongoing:
                 self._timers.set(transaction.deadline, now_ms + transaction.stored.timeout_ms)
-            for reply_to, request in requests:
-                yield Reply(reply_to, self._added(shard, request, error))
+            for added in together:
+                yield Reply(added.reply_to, self._added(shard, added.request, error))
 
-        yield from self._append(shard, transaction, wanted, added)
+        yield from self._append(shard, transaction, wanted, appended)
 
-    def _add_for_leader(
-        self, shard: TransactionShard, reply_to: Hashable, request: AddPartitionsToTxnRequest
-    ) -> Steps[None]:
-        """Requests of several leaders that come at once are appended as one record, once the one before it is."""
-        transaction = shard.transactions.get(request.transactional_id)
-        if transaction is not None and transaction.pending:
-            transaction.parked.append((reply_to, request))
-        else:
-            yield from self._add(shard, reply_to, request, request.partitions)
-
-    def _add_parked(self, shard: TransactionShard, transaction: TransactionalId) -> Steps[None]:
-        parked, transaction.parked = transaction.parked, []
-        together = []
+    def _add_parked(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
+        """Add what has waited for an append, or leave it waiting for the markers."""
+        parked = self._take_parked(transaction)
         present = shard.transactions.get(transaction.transactional_id)
-        for reply_to, request in parked:
-            fits = self._refusal_of(present, request) is ErrorCode.NONE and transaction.state not in DECIDED
-            if not self._is_led(shard):
-                yield Reply(reply_to, _refusal(request, ErrorCode.NOT_COORDINATOR))
-            elif fits and all(name in self._metadata.partitions for name in request.partitions):
-                together.append((reply_to, request))
+        together = []
+        for added in parked:
+            known = all(name in self._metadata.partitions for name in added.partitions)
+            if known and not transaction.is_busy and self._identity_error(present, added.request) is ErrorCode.NONE:
+                together.append(added)
             else:
-                yield from self._add(shard, reply_to, request, request.partitions)
+                yield from self._add(shard, added, now_ms)
         if together:
-            names = [name for _, request in together for name in request.partitions]
-            yield from self._append_partitions(shard, transaction, [*together], names)
+            yield from self._append_partitions(shard, transaction, together)
+
+    def _take_parked(self, transaction: TransactionalId) -> list[PartitionsToAdd]:
+        parked, transaction.parked = transaction.parked, []
+        transaction.patience.cancel()
+        return parked
+
+    def _refuse_parked(self, transaction: TransactionalId, error: ErrorCode) -> Steps[None]:
+        for reply_to, request, _ in self._take_parked(transaction):
+            yield Reply(reply_to, _refusal(request, error))
 
     def _verified(self, shard: TransactionShard, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Whether the partitions are part of the ongoing transaction (KIP-890)."""
@@ -419,17 +429,6 @@ class TransactionCoordinator:
 
     def _is_part(self, transaction: TransactionalId, partition: TopicPartition) -> bool:
         return transaction.state is _S.ONGOING and partition in transaction.stored.partitions
-
-    def _refusal_of(
-        self,
-        transaction: TransactionalId | None,
-        request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
-    ) -> ErrorCode:
-        """NONE if the request comes from the present producer of the id, and may be served now."""
-        error = self._identity_error(transaction, request)
-        if error is ErrorCode.NONE and transaction is not None and transaction.pending:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        return error
 
     def _identity_error(
         self,
@@ -449,7 +448,9 @@ class TransactionCoordinator:
     def _end(self, shard: TransactionShard, reply_to: Hashable, request: EndTxnRequest, now_ms: int) -> Steps[None]:
         transaction = shard.transactions.get(request.transactional_id)
         retried = transaction is not None and self._is_retried_end(transaction, request)
-        error = ErrorCode.NONE if retried else self._refusal_of(transaction, request)
+        error = ErrorCode.NONE if retried else self._identity_error(transaction, request)
+        if error is ErrorCode.NONE and transaction is not None and transaction.pending:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
         prepared = _S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT
         if error is not ErrorCode.NONE or transaction is None:
             yield Reply(reply_to, EndTxnResponse(error))
@@ -575,7 +576,7 @@ class TransactionCoordinator:
                 transaction.stored = wanted
             yield from then(error, now_ms)
             if transaction.parked and not transaction.pending:
-                yield from self._add_parked(shard, transaction)
+                yield from self._add_parked(shard, transaction, now_ms)
 
         transaction.pending = True
         yield from self._append_records(shard, (TransactionRecord(transaction.transactional_id, wanted),), appended)
@@ -596,6 +597,12 @@ def _ended(stored: TransactionMetadata) -> EndTxnResponse:
     if stored.next_producer_id != NO_PRODUCER_ID:
         return EndTxnResponse(ErrorCode.NONE, stored.next_producer_id, 0)
     return EndTxnResponse(ErrorCode.NONE, stored.producer_id, stored.producer_epoch)
+
+
+def _is_from_leader(
+    request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest,
+) -> TypeGuard[AddPartitionsToTxnRequest]:
+    return isinstance(request, AddPartitionsToTxnRequest) and request.from_leader
 
 
 def _refusal(request: TransactionRequest, error: ErrorCode) -> TransactionResponse:

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.timers import Deadline
-from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, TransactionMetadata, TransactionRecord
-from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState
+from kreplog.core.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    TransactionMetadata,
+    TransactionRecord,
+)
+from kreplog.core.transactions.transaction_states import DECIDED, TRANSACTION_TRANSITIONS, TransactionState
 from kreplog.errors import check
 from kreplog.types import TopicPartition
 
@@ -22,20 +28,29 @@ ID_BYTES = 1000
 """The approximate memory of a transactional id."""
 
 
+class PartitionsToAdd(NamedTuple):
+    """Partitions that a request adds to the transaction of its producer."""
+
+    reply_to: Hashable
+    request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest
+    partitions: tuple[TopicPartition, ...]
+
+
 @dataclass(slots=True, eq=False)
 class TransactionalId:
     """A transactional id. stored: its state as of its last committed record. pending: a record of it is being
-    appended, and until that is committed nothing else is accepted. parked: requests of leaders that wait for that, and
-    those to reply to. former_epoch: the epoch that its producer had before
-    it renewed it (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of
-    them that are in no metadata, and since when. in_flight: requests with markers
-    that are not answered. deadline: of the transaction, or of the next attempt to write markers."""
+    appended, and until that is committed nothing else is accepted. parked: requests that add partitions and wait until
+    it is not busy. patience: the deadline of these. former_epoch: the epoch that its producer had before it renewed it
+    (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of them that are in no
+    metadata, and since when. in_flight: requests with markers that are not answered. deadline: of the transaction, or
+    of the next attempt to write markers."""
 
     transactional_id: str
     stored: TransactionMetadata
     deadline: Deadline
+    patience: Deadline
     pending: bool = False
-    parked: list[tuple[Hashable, AddPartitionsToTxnRequest]] = field(default_factory=list)
+    parked: list[PartitionsToAdd] = field(default_factory=list)
     former_epoch: int = -1
     unmarked: set[TopicPartition] = field(default_factory=set)
     absent_since: dict[TopicPartition, int] = field(default_factory=dict)
@@ -44,6 +59,11 @@ class TransactionalId:
     @property
     def state(self) -> TransactionState:
         return TransactionState(self.stored.state)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a record of it is being appended, or the markers of a decided transaction are being written."""
+        return self.pending or self.state in DECIDED
 
     def changed(self, state: TransactionState, update_ms: int, **fields: object) -> TransactionMetadata:
         """The next state, which becomes the stored one once its record is committed."""
@@ -88,4 +108,5 @@ class TransactionShard:
     def close(self) -> None:
         for transaction in list(self.transactions.values()):
             transaction.deadline.cancel()
+            transaction.patience.cancel()
             self.remove(transaction.transactional_id)

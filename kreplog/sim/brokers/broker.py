@@ -171,7 +171,9 @@ class BrokerProcess:
             FailureDetector(self.id),
             ControlledShutdown(self.id, self.registration, metadata, SHUTDOWN_MAX_WAIT_MS),
             GroupCoordinator(plan.groups, metadata, self._unique_id, self.group_memory),
-            TransactionCoordinator(plan.transactions, metadata, last_epoch=plan.last_epoch),
+            TransactionCoordinator(
+                plan.transactions, metadata, last_epoch=plan.last_epoch, patience_ms=plan.patience_ms
+            ),
         )
 
     def _make_runners(self) -> None:

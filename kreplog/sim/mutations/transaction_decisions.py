@@ -70,6 +70,12 @@ def _open_transaction_expires() -> list[Patch]:
     return [(IdExpiration, "_may_expire", lambda self, transaction: not transaction.pending)]
 
 
+@MUTATIONS.add("transaction-begins-before-markers")
+def _transaction_begins_before_markers() -> list[Patch]:
+    """The next transaction begins before the markers of the one before are written."""
+    return [(TransactionalId, "is_busy", property(lambda self: self.pending))]
+
+
 @MUTATIONS.add("lost-marker-counts")
 def _lost_marker_counts() -> list[Patch]:
     """A marker whose response is lost counts as written."""

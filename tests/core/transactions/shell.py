@@ -135,10 +135,15 @@ class Shell:
     def init(self, new_id: int = 100, known: tuple[int, int] = (-1, -1), timeout_ms: int = TIMEOUT_MS) -> Any:
         return self.request(InitProducerIdRequest("id", timeout_ms, new_id, *known))
 
-    def add(self, *partitions: TopicPartition, epoch: int = 0, producer_id: int = 100) -> ErrorCode:
-        response: AddPartitionsToTxnResponse = self.request(
-            AddPartitionsToTxnRequest("id", producer_id, epoch, partitions)
-        )
+    def add(self, *partitions: TopicPartition, epoch: int = 0, producer_id: int = 100) -> ErrorCode | None:
+        self.request(AddPartitionsToTxnRequest("id", producer_id, epoch, partitions))
+        return self.added()
+
+    def added(self) -> ErrorCode | None:
+        """The error of the last request, which adds partitions; None if it has no response yet."""
+        response: AddPartitionsToTxnResponse | None = self.replies.get(self.count)
+        if response is None:
+            return None
         (error,) = {error for _, error in response.partitions}
         return error
 

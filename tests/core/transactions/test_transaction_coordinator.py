@@ -27,6 +27,7 @@ from kreplog.core.transaction_messages import (
     TransactionRecord,
 )
 from kreplog.core.transactions.marker_writer import ABSENCE_MS
+from kreplog.core.transactions.transaction_coordinator import PATIENCE_MS
 from kreplog.core.transactions.transaction_listing import CHARACTERS_PER_STEP, IDS_PER_STEP
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
@@ -47,7 +48,7 @@ def test_a_transaction_is_decided_then_marked_then_complete(committed: bool) -> 
     assert shell.replies[shell.count] == EndTxnResponse(ErrorCode.NONE)
     assert shell.state == (TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT).label
     assert shell.markers() == [(1, committed, 0, 1, [A]), (2, committed, 0, 1, [B])]
-    assert shell.add(A) == shell.end(committed) == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.end(committed) == ErrorCode.CONCURRENT_TRANSACTIONS
     shell.answer()
     shell.commit()
     assert shell.state == (TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT).label
@@ -189,7 +190,7 @@ def test_requests_that_are_refused() -> None:
     assert shell.request(EndTxnRequest("", 100, 0, True)).error is ErrorCode.INVALID_REQUEST
     shell.automatic = False
     shell.request(AddPartitionsToTxnRequest("id", 100, 0, (A,)))
-    assert shell.add(B) is shell.end() is shell.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.end() is shell.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     with pytest.raises(InvariantError):
         shell.core.shards[0].transactions["id"].changed(TransactionState.COMPLETE_COMMIT, 0)
 
@@ -220,7 +221,49 @@ def test_the_partition_of_a_group_is_added() -> None:
     shell.end()
     shell.commit()
     assert [(each.leader, each.request.partitions[0].partition) for each in shell.sent] == [(3, home)]
-    assert shell.request(request).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.request(request) is None, "it waits for the markers"
+    shell.automatic = True
+    shell.answer()
+    assert shell.replies[shell.count].error is ErrorCode.NONE and shell.state == "Ongoing"
+
+
+@pytest.mark.parametrize("second_protocol", [False, True])
+def test_the_next_transaction_begins_once_the_markers_of_the_one_before_are_written(second_protocol: bool) -> None:
+    shell = ongoing()
+    if second_protocol:
+        end_second(shell, 0)
+    else:
+        shell.end()
+    shell.commit()
+    next_epoch = int(second_protocol)
+    request = AddPartitionsToTxnRequest("id", 100, next_epoch, (B,), from_leader=second_protocol)
+    assert shell.request(request) is None
+    assert shell.add(A, epoch=7) is ErrorCode.PRODUCER_FENCED
+    waits = shell.count - 1
+    shell.answer()
+    assert waits not in shell.replies and shell.state == "PrepareCommit", "the end of the first is not committed yet"
+    shell.commit()
+    assert waits not in shell.replies and shell.state == "CompleteCommit"
+    shell.commit()
+    assert shell.replies[waits].partitions == ((B, ErrorCode.NONE),)
+    stored = shell.core.shards[0].transactions["id"].stored
+    assert shell.state == "Ongoing" and stored.partitions == (B,) and stored.producer_epoch == next_epoch
+    shell.tick(PATIENCE_MS)
+    assert shell.state == "Ongoing", "the end of its patience has no other effect"
+
+
+def test_a_request_waits_for_the_markers_so_long_only() -> None:
+    shell = ongoing()
+    shell.end()
+    shell.commit()
+    assert shell.add(A) is None
+    shell.tick(PATIENCE_MS - 1)
+    assert shell.added() is None
+    shell.tick(1)
+    assert shell.added() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.add(B) is None
+    shell.step(LeadershipChanged(LOG, None))
+    assert shell.added() is ErrorCode.NOT_COORDINATOR
 
 
 def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
