@@ -200,3 +200,14 @@ class Ceiling(Store):
         for name in ("_writer", "_reader"):
             if name in vars(self):
                 getattr(self, name).close()
+
+
+class StampedCeiling(Ceiling):
+    """The same with one reading of the clock a batch: its records have the time of the first."""
+
+    name = "ceiling, a stamp a batch"
+
+    def append(self, records: Sequence[bytes]) -> None:
+        append = self._writer.append_stamped
+        for record in records:
+            append(record)

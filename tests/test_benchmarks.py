@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from benchmarks.data import Pool
 from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
 from benchmarks.peers import PEERS
-from benchmarks.stores import Ceiling, Kreplog, Store
+from benchmarks.stores import Ceiling, Kreplog, StampedCeiling, Store
 from kreplog import Log
 from kreplog._native import batch, crc32c
 
@@ -76,6 +77,24 @@ def test_ceiling_writes_kafka_batches(tmp_path: Path, bench: Bench) -> None:
     with Ceiling(tmp_path) as store:
         assert store.scan() == 2503
         assert store.seek(2400, 1000) == bench.small.slice(2400, 103)
+
+
+def test_a_stamped_ceiling_reads_the_clock_once_a_batch(tmp_path: Path, bench: Bench) -> None:
+    with StampedCeiling(tmp_path) as store:
+        for chunk in bench.small.chunks(2500):
+            store.append(chunk)
+            time.sleep(0.002)
+        store.finish()
+    with (tmp_path / "ceiling.log").open("rb") as file:
+        content = file.read()
+    stamps, at = [], 0
+    while at < len(content):
+        size = 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+        (stamp,) = {record.timestamp_ms for record in batch.decode(content[at : at + size])}
+        stamps.append(stamp)
+        at += size
+    assert len(stamps) > len(set(stamps)) >= 3
+    assert stamps == sorted(stamps)
 
 
 def test_ceiling_reads_kreplogs_files(tmp_path: Path) -> None:

@@ -155,6 +155,14 @@ static PyObject *writer_append(Writer *self, PyObject *value) {
     return PyLong_FromLongLong(self->base_offset + self->count - 1);
 }
 
+/* As append, but the clock is read once a batch, for its first record. */
+static PyObject *writer_append_stamped(Writer *self, PyObject *value) {
+    const size_t most = PyBytes_CheckExact(value) ? (size_t)PyBytes_GET_SIZE(value) + RECORD_OVERHEAD : 0;
+    const int opens_batch = !self->count || self->used + most > self->capacity;
+    if (add(self, value, opens_batch ? now_ms() : self->base_timestamp) < 0) return NULL;
+    return PyLong_FromLongLong(self->base_offset + self->count - 1);
+}
+
 static PyObject *writer_append_visible(Writer *self, PyObject *value) {
     if (add(self, value, now_ms()) < 0 || seal(self) < 0) return NULL;
     return PyLong_FromLongLong(self->base_offset - 1);
@@ -218,6 +226,7 @@ static void writer_dealloc(Writer *self) {
 
 static PyMethodDef writer_methods[] = {
     {"append", (PyCFunction)writer_append, METH_O, NULL},
+    {"append_stamped", (PyCFunction)writer_append_stamped, METH_O, NULL},
     {"append_visible", (PyCFunction)writer_append_visible, METH_O, NULL},
     {"append_many", (PyCFunction)writer_append_many, METH_O, NULL},
     {"flush", (PyCFunction)writer_flush, METH_NOARGS, NULL},

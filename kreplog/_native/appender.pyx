@@ -12,6 +12,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
 from kreplog._native.batch cimport BatchBuilder, Bytes, as_bytes, codec_id, encode_headers, wall_clock_ms
+from kreplog._native.clock cimport Clock, clock_ms
 from kreplog._native.columns cimport integer, timestamp_of
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.writable cimport Pending
@@ -57,6 +58,7 @@ cdef class BufferedAppender(Pending):
     cdef readonly bint closed
     cdef BatchBuilder builder  # what calls add to; empty while the other one is being closed or written
     cdef BatchBuilder spare
+    cdef Clock clock
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t write_bytes
     cdef Py_ssize_t record_limit
@@ -89,7 +91,7 @@ cdef class BufferedAppender(Pending):
         cdef Bytes value_bytes
         cdef Bytes key_bytes
         cdef bytes encoded = None if headers is NO_HEADERS or not headers else encode_headers(headers)
-        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else clock_ms(&self.clock)
         cdef Py_ssize_t size
         cdef BatchBuilder builder
         if value is not None and not PyBytes_CheckExact(value):

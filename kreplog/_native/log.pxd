@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport BatchBuilder, BatchHeader, Payload
+from kreplog._native.clock cimport Clock
 from kreplog._native.columns cimport Column
 from kreplog._native.segment cimport Segment
 from kreplog._native.writable cimport WritableLog
@@ -36,6 +37,7 @@ cdef class SegmentedLog(WritableLog):
     cdef tuple closed_with  # the offsets for them; None while it is open, and where closing failed
     cdef object cleaner_checkpoint  # to where the logs of the data directory are compacted
     cdef BatchBuilder builder
+    cdef Clock clock
     cdef Payload key_payload
     cdef Payload value_payload
 

@@ -23,6 +23,7 @@ from kreplog._native.batch cimport (
     next_offset_of,
     wall_clock_ms,
 )
+from kreplog._native.clock cimport clock_ms
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
 from kreplog._native.commit_gate cimport gate_enter, gate_leave
 from kreplog._native.files cimport FileHandle
@@ -82,7 +83,7 @@ cdef class SegmentedLog(WritableLog):
         cdef Bytes key_bytes
         cdef Py_ssize_t size
         cdef int64_t offset
-        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else clock_ms(&self.clock)
         cdef BatchBuilder builder = self.builder
         cdef bytes encoded = encode_headers(headers) if headers else None
         self.begin_write()

@@ -45,13 +45,18 @@ def build(directory: Path) -> Path:
     """Compile the shim into `directory`; skips the test where LD_PRELOAD or a compiler is not to be had."""
     if not sys.platform.startswith("linux"):
         pytest.skip("needs LD_PRELOAD as on Linux with glibc")
+    library = directory / "shim.so"
+    subprocess.run([*c_compiler(), "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
+    return library
+
+
+def c_compiler() -> list[str]:
+    """The command of the C compiler; skips the test where there is none."""
     compiler = (sysconfig.get_config_var("CC") or "").split() or ["cc"]
     command = compiler if shutil.which(compiler[0]) else ["cc"]
     if not shutil.which(command[0]):
-        pytest.skip("no C compiler to build the fault shim with")
-    library = directory / "shim.so"
-    subprocess.run([*command, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
-    return library
+        pytest.skip("no C compiler")
+    return command
 
 
 def run_driver(
