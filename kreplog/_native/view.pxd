@@ -24,6 +24,8 @@ cdef class LogView:
     cdef int64_t listed_generation  # when the segments were listed
     cdef uint64_t listed_sequence  # of the position for which they were listed by `attach`, 0 once that is used
     cdef int64_t first_unstable  # a writer's: where the oldest transaction begins that is not decided and committed
+    cdef uint64_t paced_sequence  # of the position at the latest wait that began with nothing to read, and its time
+    cdef int64_t paced_ns
     cdef object watermark_source  # read-only without a state file: where the high watermark comes from
 
     cdef int check_open(self) except -1

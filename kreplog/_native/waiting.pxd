@@ -32,6 +32,8 @@ cdef class HighWatermarkWait:
     cdef int look(self, int64_t offset, int64_t generation) except -1
     cdef int look_at_writer(self) except -1
     cdef int sleep(self, int64_t most_ns) except -1
+    cdef bint is_writer_fast(self, int64_t now) noexcept
+    cdef int nap(self, int64_t offset, int64_t deadline_ns) except -1
     cdef int wait(self, int64_t offset, int64_t generation, int64_t deadline_ns) except -1
     cdef int refuse(self, int outcome, int64_t offset) except -1
 
