@@ -131,6 +131,12 @@ def _wait(log: Log) -> object:
     return log.wait(FAR)
 
 
+def _wait_for_each(log: Log) -> object:
+    """The reader that is woken most: it has nothing else to do."""
+    while True:
+        log.wait(log.high_watermark)
+
+
 def _follow(log: Log) -> object:
     return sum(1 for _ in log.follow(log.high_watermark))
 
@@ -163,6 +169,8 @@ def main(
     crowds: dict[str, tuple[int, Callable[[Log], object]]] = {
         "none": (0, _wait),
         f"{readers} wait for a later record": (readers, _wait),
+        "1 waits for each record": (1, _wait_for_each),
+        "4 wait for each record": (4, _wait_for_each),
         "1 follows": (1, _follow),
         f"{readers} follow": (readers, _follow),
     }
