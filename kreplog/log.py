@@ -158,7 +158,10 @@ class Log(Closing, SegmentedLog):
         StorageError (it cannot be read, or, read-only, contains no log). Read-only on a network file system, it warns
         with NetworkFileSystemWarning.
         """
-        return cls._open(path, config, read_only, progress)
+        log = cls._open(path, config, read_only, progress)
+        if read_only and not (cls._managed or cls._in_topic):
+            warn_reader(log.path)
+        return log
 
     @classmethod
     def _open(
@@ -178,8 +181,6 @@ class Log(Closing, SegmentedLog):
         directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic, partition)
         if read_only:
             recovery.attach(log)
-            if not (cls._managed or cls._in_topic):
-                warn_reader(log.path)
             return log
         try:
             if on_many_hosts:
