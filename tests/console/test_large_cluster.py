@@ -28,7 +28,7 @@ WITHIN_S = 300.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with clusters.running(tmp_path_factory.mktemp("large") / "c", clusters.GROUPS) as made:
-        admin = AdminClient({"bootstrap.servers": made.bootstrap()})
+        admin = AdminClient({"bootstrap.servers": made.bootstrap(), "socket.timeout.ms": int(1000 * WITHIN_S)})
         admin.create_topics([NewTopic("big", PARTITIONS, 3)], request_timeout=WITHIN_S)["big"].result()
         yield made
 
