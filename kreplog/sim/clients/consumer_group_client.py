@@ -9,7 +9,7 @@ topics that are read has an owner; then all end.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -22,6 +22,7 @@ from kreplog.core.consumer_group_messages import (
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC, CommitPartition, OffsetCommitRequest, partition_of_group
 from kreplog.core.groups.consumer_group import to_assignment, to_partitions
+from kreplog.core.messages import PartitionState
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.workload import Call, Client, ClientContext, ClientEffect, ClientMetadata, Sleep, Switch
 from kreplog.sim.history import EpochCommitted, MemberFenced, PartitionsOwned
@@ -158,6 +159,10 @@ class GroupConsumer:
             self._own(broker, assigned)
         return changed
 
+    def owned_among(self, known: Mapping[TopicPartition, PartitionState]) -> frozenset[Partition]:
+        """The partitions that it owns where these exist."""
+        return self.owned
+
     def _own(self, broker: int, owned: frozenset[Partition]) -> None:
         self.owned = owned
         self._history.add(
@@ -246,4 +251,5 @@ def observer(context: ClientContext, members: Sequence[GroupConsumer], settled: 
                 for partition, state in metadata.partitions.items()
                 if partition.topic in read
             }
-            settled.off = bool(read) and wanted == {partition for member in members for partition in member.owned}
+            owned = {each for member in members for each in member.owned_among(metadata.partitions)}
+            settled.off = bool(read) and wanted == owned

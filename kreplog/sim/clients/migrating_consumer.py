@@ -8,6 +8,7 @@ owns nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kreplog.core.consumer_group_messages import JOIN_EPOCH
@@ -27,6 +28,7 @@ from kreplog.core.groups.subscription import (
     write_assignment,
     write_subscription,
 )
+from kreplog.core.messages import PartitionState
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.consumer_group_client import (
     GROUP,
@@ -53,6 +55,7 @@ class MigratingConsumer(GroupConsumer):
         self._is_classic = self._random.random() < 0.6
         self._leads_for: frozenset[TopicPartition] | None = None
         self._left = JOIN_EPOCH, ""
+        self._assigned: frozenset[TopicPartition] = frozenset()
 
     def _begin(self) -> None:
         super()._begin()
@@ -135,7 +138,8 @@ class MigratingConsumer(GroupConsumer):
             if response is not None and response.error not in _REJOIN:
                 self._member_id = ""
             return
-        owned = yield from self._by_id(read_assignment(response.assignment) or frozenset())
+        self._assigned = read_assignment(response.assignment) or frozenset()
+        owned = yield from self._by_id(self._assigned)
         self._until_ms = sent_ms + SESSION_MS
         if owned is None or self._now_ms >= self._until_ms:
             return
@@ -154,6 +158,12 @@ class MigratingConsumer(GroupConsumer):
                 return None
         owned: frozenset[Partition] = frozenset((known[each].topic_id, each.partition) for each in assigned)
         return owned
+
+    def owned_among(self, known: Mapping[TopicPartition, PartitionState]) -> frozenset[Partition]:
+        """... which with the classic protocol are names: a topic may have been deleted and created again since."""
+        if not (self._is_classic and self.owned):
+            return self.owned
+        return frozenset((known[each].topic_id, each.partition) for each in self._assigned if each in known)
 
     # Else
 
