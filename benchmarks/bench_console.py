@@ -181,7 +181,7 @@ async def _repeat(
         page.sized = len(found.get("sizes", ())) or page.sized
         paused = time.perf_counter()
         while not stop.is_set() and time.perf_counter() - paused < pause_s:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # in steps, to see `stop`
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def test_a_stamped_ceiling_reads_the_clock_once_a_batch(tmp_path: Path, bench: B
     with StampedCeiling(tmp_path) as store:
         for chunk in bench.small.chunks(2500):
             store.append(chunk)
-            time.sleep(0.002)
+            time.sleep(0.002)  # the clock passes a millisecond within a batch
         store.finish()
     with (tmp_path / "ceiling.log").open("rb") as file:
         content = file.read()

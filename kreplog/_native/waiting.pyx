@@ -199,7 +199,7 @@ cdef class HighWatermarkWait:
         now = monotonic_ns()
         if self.is_writer_fast(now) and now < deadline_ns:
             with nogil:
-                kreplog_sleep(NULL, 0, min(deadline_ns - now, <int64_t> NAP_NS))
+                kreplog_sleep(NULL, 0, min(deadline_ns - now, <int64_t> NAP_NS))  # in place of a wake-up
             PyErr_CheckSignals()
         return 0
 

@@ -73,7 +73,7 @@ def move(
                 while left and wait:
                     left, given_up = _still_moving(admin, broker, target, left)
                     failed |= given_up
-                    time.sleep(POLL_S if left else 0)
+                    time.sleep(POLL_S if left else 0)  # no request waits for the end of a move
             except KeyboardInterrupt:
                 interrupted = True
     if as_json:

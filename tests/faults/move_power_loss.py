@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,8 +21,7 @@ from kreplog import Log
 from kreplog.server.storage import replica_moves
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.types import TopicPartition
-from tests.faults.broker_power_loss import PARTITIONS, History, create, delete, produce
-from tests.faults.forked import ends_by
+from tests.faults.broker_power_loss import PARTITIONS, History, Images, create, delete, play_lives, produce, restore
 from tests.faults.worlds import DEATHS, World, play_seeds, shim_of_life
 from tests.server.brokers import serving
 from tests.server.test_broker import Client
@@ -57,7 +55,7 @@ def with_broker(root: Path, work: Callable[[Client], Awaitable[None]]) -> None:
 def life(world: World, number: int, deadly: int) -> None:
     """The shadow needs directories to stay: what is deleted keeps its name `-delete`."""
     rng = random.Random(f"{world.seed}-life-{number}")
-    DataDirectory.remove = lambda *_: None  # type: ignore[method-assign]
+    DataDirectory.remove = lambda *_: None  # type: ignore[method-assign]  # this process is of the driver alone
     replica_moves.PIECE_BYTES = rng.choice([1, 1 << 20])
     shim = shim_of_life(world, rng, 0)
     kinds, mode = rng.choice(DEATHS)
@@ -89,17 +87,14 @@ async def work(world: World, rng: random.Random, arm: Callable[[], object], clie
                 target = next(each for each in hosted.directories if each is not replica.directory)
                 await client.broker.logs.moves.alter(at, str(target.path), ())
             case 4:
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # a move goes on meanwhile, with nothing produced
             case _:
                 await produce(client, history, at, rng.choice([1, 1, 3, 30]))
 
 
 def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
     """A broker starts from the image, has what was promised, and takes more. Raises AssertionError."""
-    shutil.rmtree(root, ignore_errors=True)
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+    restore(files, root)
 
     async def go_on(client: Client) -> None:
         if TOPIC in history.topics:
@@ -117,27 +112,12 @@ def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
             after.check(at, log.log_start_offset, found)
 
 
+def images_of(world: World, rng: random.Random) -> Images:
+    return [("ordered", world.shadow.image(rng, True)), ("durable", world.shadow.image(OnlyDurable(), False))]
+
+
 def play(world: World) -> tuple[int, int]:
-    """All lives of one seed, and the images after each; returns deaths and images."""
-    rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 3)):
-        code, _ = ends_by(partial(life, world, number, rng.choice([0, *[rng.randint(1, 400)] * 7])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        for kind, files in (
-            ("ordered", world.shadow.image(rng, True)),
-            ("durable", world.shadow.image(OnlyDurable(), False)),
-        ):
-            history = History.read(world.events)
-            history.path = world.folder / "events-of-image"
-            shutil.copyfile(world.events, history.path)
-            code, _ = ends_by(partial(check_image, files, history, world.folder / "image"))
-            assert code == 0, f"the {kind} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    return play_lives(world, life, images_of, check_image, calls=400, weight=7)
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

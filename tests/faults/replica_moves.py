@@ -64,7 +64,7 @@ def prepare_committed(root: Path) -> None:
     root.mkdir(parents=True)
 
     def move() -> None:
-        replica_moves.ReplicaMoves._settle = lambda *_: os._exit(0)  # type: ignore[method-assign]
+        replica_moves.ReplicaMoves._settle = lambda *_: os._exit(0)  # type: ignore[method-assign]  # a death there
         _, write = os.pipe()
         with ThreadPoolExecutor(2) as pool:
             moving = Moving(Life(root, pool), "a", "b")

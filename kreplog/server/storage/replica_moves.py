@@ -104,7 +104,7 @@ class ReplicaMoves:
         hosted = self._hosted
         path = os.path.abspath(path) if os.path.isabs(path) else path
         while self._is_ending(partition):
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # for a step of the core and a rename; a move can begin only after them
         move = hosted.moves.get(partition)
         replica = hosted.get(partition)
         found = next((each for each in hosted.directories if str(each.path) == path), None)
@@ -168,7 +168,7 @@ class ReplicaMoves:
             move.ended = True
             raise
         while move.replacing and not self._closed:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # for the step of the core that has the copy in hand
         if not (move.took_over or self._closed):
             partition = move.future.partition
             if self._hosted.moves.get(partition) is move:
@@ -180,7 +180,7 @@ class ReplicaMoves:
         stalled, pause_s = 0, RETRY_S
         while self._goes_on(move):
             if move.replacing or move.replica in self._cleaner.queue.in_progress:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # nobody else may change either log in the middle of that
                 continue
             piece = await self._in_thread(move, _copy_piece)
             stalled = 0 if piece.copied or piece.caught_up else stalled + 1
@@ -194,7 +194,7 @@ class ReplicaMoves:
                 if self._goes_on(move):
                     self._put(CopyCaughtUp(move.future.partition))
                     pause_s = min(2 * pause_s, MAX_RETRY_S)
-                    await asyncio.sleep(pause_s)
+                    await asyncio.sleep(pause_s)  # for the core's answer, and before another attempt
             await self._throttle(piece.copied)
 
     def _goes_on(self, move: ReplicaMove) -> bool:
@@ -212,7 +212,7 @@ class ReplicaMoves:
         self._note_time()
         self._owed += copied
         while self._owed > 0 and not self._closed:
-            await asyncio.sleep(min(self._owed / max(1, self.rate), 1.0))
+            await asyncio.sleep(min(self._owed / max(1, self.rate), 1.0))  # the throttle itself
             self._note_time()
 
     def _note_time(self) -> None:
@@ -271,7 +271,7 @@ class ReplicaMoves:
         self._write_checkpoints(move.directory)
         until_s = time.monotonic() + RELEASE_S
         while self._is_used(move.replica) and time.monotonic() < until_s:
-            time.sleep(RETRY_S / 10)
+            time.sleep(RETRY_S / 10)  # a flush or a read that ends has no event; RELEASE_S bounds it
         return True
 
     def _is_used(self, replica: Replica) -> bool:

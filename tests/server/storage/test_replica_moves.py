@@ -53,7 +53,7 @@ class Moving:
                             await self.effect(effects.SyncReplacement(event.partition))
                 else:
                     self.life.events.append(event)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # events come from threads, which signal nothing
 
     async def effect(self, effect: effects.Effect) -> object:
         answer = self.logs.execute(effect)
