@@ -198,6 +198,10 @@ class ParkedFetches:
             if not waiting:
                 del self._at[partition]
 
+    def in_session(self, session_id: int) -> DelayedFetch | None:
+        """The fetch that waits in a session, the last one if several do; None if none does."""
+        return self._in_session.get(session_id)
+
     def waiting_for(self, partition: TopicPartition, sessions: Iterable[int]) -> list[DelayedFetch]:
         """The fetches that wait for the partition: those of `sessions`, which hold it, and those without a session."""
         in_session = [self._in_session[session_id] for session_id in sessions if session_id in self._in_session]

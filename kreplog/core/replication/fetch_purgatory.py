@@ -83,6 +83,7 @@ class FetchPurgatory:
         if len(request.partitions) > 1:
             request = each_partition_once(request)
         context = self._sessions.begin(request, now_ms)
+        yield from self._complete_closed(now_ms)
         if isinstance(context, ErrorCode):
             yield Reply(reply_to, FetchResponse(context))
             return None
@@ -102,12 +103,37 @@ class FetchPurgatory:
         self._parked.add(fetch)
         return fetch
 
+    def _complete_closed(self, now_ms: int) -> Steps[None]:
+        """Reply to the delayed fetches whose sessions have been closed: what comes would not be marked there."""
+        for session_id in self._sessions.closed:
+            fetch = self._parked.in_session(session_id)
+            if fetch is not None:
+                self._unpark(fetch)
+                fetch.deadline_ms = now_ms
+                yield from self._try(fetch, now_ms)
+        self._sessions.closed.clear()
+
     def charges(self) -> Iterator[tuple[str, int, int]]:
         """(account, replica id, bytes) of all sessions and delayed fetches, as charged."""
         for replica_id, size in self._sessions.charges():
             yield SESSIONS, replica_id, size
         for fetch in self._parked:
             yield ACCOUNT, fetch.request.replica_id, _size_of(fetch)
+
+    def waiting_for(self, partition: TopicPartition) -> Iterator[tuple[DelayedFetch, FetchPartition]]:
+        """The delayed fetches that nothing has woken yet and that list the partition, each with how it does. Those are
+        left out whose fetcher has sent another since in the same session."""
+        for fetch in self._parked:
+            session_id = fetch.context.session_id
+            if fetch in self._woken or (session_id and self._parked.in_session(session_id) is not fetch):
+                continue
+            listed = fetch.context.listed(partition)
+            if listed is not None:
+                yield fetch, listed
+
+    def sessions_of_followers(self) -> Iterator[tuple[int, int, int]]:
+        """As FetchSessions.of_followers."""
+        return self._sessions.of_followers()
 
     def session(self, session_id: int) -> Sequence[FetchPartition] | None:
         """The partitions of a fetch session, as last listed; None if there is no such session."""

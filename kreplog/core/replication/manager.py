@@ -193,6 +193,14 @@ class ReplicaManager:
         """(account, replica id, bytes) of the state of all fetchers, as charged to `memory`."""
         return self._fetches.charges()
 
+    def fetches_waiting_for(self, partition: TopicPartition) -> Iterator[tuple[DelayedFetch, FetchPartition]]:
+        """As FetchPurgatory.waiting_for."""
+        return self._fetches.waiting_for(partition)
+
+    def sessions_of_followers(self) -> Iterator[tuple[int, int, int]]:
+        """As FetchSessions.of_followers."""
+        return self._fetches.sessions_of_followers()
+
     def fetch_session(self, session_id: int) -> Sequence[FetchPartition] | None:
         """The partitions of a fetch session, as last listed; None if there is no such session."""
         return self._fetches.session(session_id)

@@ -33,8 +33,8 @@ PARTITION_BYTES = 500
 """Bytes charged for a session, and for each partition in it: their approximate memory."""
 
 EVICTION_MS = 120_000
-"""A session is evicted for a consumer's only if unused for this long, so that consumers do not evict each other in a
-loop. Kafka's min.incremental.fetch.session.eviction.ms."""
+"""A session is evicted for another only if unused for this long, so that fetchers do not evict each other in a loop;
+except a consumer's for a follower's, at any time. Kafka's min.incremental.fetch.session.eviction.ms."""
 
 
 def next_epoch(session_epoch: int) -> int:
@@ -205,6 +205,7 @@ class FetchSessions:
 
     memory: the account they are charged to. If it is exhausted, a consumer's new session is not granted, and one that
     grows ends; a follower's evicts consumers' sessions.
+    closed: ids of the sessions closed since it was last cleared, whose delayed requests nothing marks any more.
     ids: of new sessions, above 0; must not repeat those of an earlier process of this broker, or a fetcher might take
     a new session for its own: derive them from the broker epoch.
     """
@@ -216,6 +217,7 @@ class FetchSessions:
         self._followers: dict[int, _Session] = {}  # both: least recently used first
         self._consumers: dict[int, _Session] = {}
         self._holders: dict[TopicPartition, dict[int, _Session]] = {}
+        self.closed: list[int] = []
 
     def __len__(self) -> int:
         return len(self._followers) + len(self._consumers)
@@ -224,6 +226,10 @@ class FetchSessions:
         """(replica id, bytes) of each session, as they are charged."""
         for session in chain(self._consumers.values(), self._followers.values()):
             yield session.replica_id, SESSION_BYTES + PARTITION_BYTES * len(session.held)
+
+    def of_followers(self) -> Iterator[tuple[int, int, int]]:
+        """(session id, replica id, time of its last request in ms) of each session of a follower."""
+        return ((session.id, session.replica_id, session.used_ms) for session in self._followers.values())
 
     def begin(self, request: FetchRequest, now_ms: int) -> FetchContext | ErrorCode:
         """Begin, continue or end the session of a request. FETCH_SESSION_ID_NOT_FOUND and INVALID_FETCH_SESSION_EPOCH:
@@ -313,16 +319,17 @@ class FetchSessions:
         return next(new for new in self._ids if new not in self._followers and new not in self._consumers)
 
     def _victim(self, replica_id: int, now_ms: int) -> _Session | None:
-        """The session to evict: for a follower the least recently used of consumers, else of followers; for a consumer
-        only one that was unused for EVICTION_MS, another consumer's if there is one (KIP-227: followers are
-        privileged); a follower leaves such a session when it has fewer fetchers."""
-        if replica_id > CONSUMER:
-            return next(chain(self._consumers.values(), self._followers.values()), None)
+        """The session to evict: for a follower the least recently used of consumers; else one that was unused for
+        EVICTION_MS, a consumer's if there is one (KIP-227: followers are privileged), or a follower's, which leaves
+        such a session when it has fewer fetchers. None: the new one is not granted."""
+        if replica_id > CONSUMER and self._consumers:
+            return next(iter(self._consumers.values()))
         oldest = (next(iter(kind.values()), None) for kind in (self._consumers, self._followers))
         return next((found for found in oldest if found is not None and now_ms - found.used_ms >= EVICTION_MS), None)
 
     def _close(self, session: _Session) -> None:
         del self._of_kind(session.replica_id)[session.id]
+        self.closed.append(session.id)
         self._memory.release(ACCOUNT, SESSION_BYTES)
         for partition in session.held:
             self._release(session, partition)

@@ -36,6 +36,7 @@ The guarantees, and when they are checked:
     of transactions                                                                             transaction_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
     of memory, strays, submissions to the store          memory_checker.py, stray_checker.py, submission_checker.py
+    of delayed fetches, followers' sessions                                                        fetch_checker.py
 
 Excused losses. The guarantee of acks=all: a record is in the page cache of every in-sync replica, at least
 min.insync.replicas of them, so it survives any crash of processes, and a power failure of all but one of the ISR and
@@ -63,6 +64,7 @@ from kreplog.core.replication.role import Role
 from kreplog.sim.checks.client_checker import ClientChecker
 from kreplog.sim.checks.config_history import TopicConfigHistory
 from kreplog.sim.checks.consumer_group_checker import ConsumerGroupChecker
+from kreplog.sim.checks.fetch_checker import FetchChecker
 from kreplog.sim.checks.group_checker import GroupChecker
 from kreplog.sim.checks.legal_transitions import is_legal
 from kreplog.sim.checks.memory_checker import MemoryChecker
@@ -121,6 +123,7 @@ class Checkers:
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
         self.clients = ClientChecker(self.violate)
         self.memory = MemoryChecker(partial(self.violate, model=None))
+        self.fetches = FetchChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated, leader_of)
         self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of)
@@ -461,6 +464,7 @@ class Checkers:
         """After each step of a broker's replication core."""
         if manager.memory.limit < NO_LIMIT:
             self.memory.fetchers_stepped(broker, manager)
+        self.fetches.stepped(broker, manager, self.history.now_ms())
         max_lag_bytes = manager.config.replica_lag_max_bytes
         for partition, replica in manager.partitions.items():
             if max_lag_bytes >= 0:
@@ -474,6 +478,7 @@ class Checkers:
             if before != now:
                 self._seen[key] = now
                 self._look_at(broker, partition, replica)
+                self.fetches.partition_changed(broker, manager, replica)
                 if before is not None and before[-1] is replica and before[1] > replica.leader_epoch:
                     model = self.model(partition, replica.topic_id)
                     text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"

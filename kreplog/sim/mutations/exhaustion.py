@@ -6,7 +6,9 @@ from typing import Any
 
 from kreplog.core.effects import Steps
 from kreplog.core.memory import MemoryAccount
+from kreplog.core.messages import CONSUMER
 from kreplog.core.replication import isr, local_replica, manager
+from kreplog.core.replication.fetch_purgatory import FetchPurgatory
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions
@@ -37,6 +39,29 @@ def _closed_session_stays_charged() -> list[Patch]:
 
     right = FetchSessions._close
     return [(FetchSessions, "_close", close)]
+
+
+@MUTATIONS.add("evicted-fetch-waits-on")
+def _evicted_fetch_waits_on() -> list[Patch]:
+    """A delayed fetch whose session has been closed waits for its whole time, whatever comes for it."""
+
+    def nothing(self: FetchPurgatory, now_ms: int) -> Steps[None]:
+        self._sessions.closed.clear()
+        yield from ()
+
+    return [(FetchPurgatory, "_complete_closed", nothing)]
+
+
+@MUTATIONS.add("followers-evict-each-other")
+def _followers_evict_each_other() -> list[Patch]:
+    """A follower's new session takes the place of another follower's that is in use."""
+
+    def victim(self: FetchSessions, replica_id: int, now_ms: int) -> Any:
+        found = right(self, replica_id, now_ms)
+        return next(iter(self._followers.values()), None) if found is None and replica_id > CONSUMER else found
+
+    right = FetchSessions._victim
+    return [(FetchSessions, "_victim", victim)]
 
 
 @MUTATIONS.add("exhaustion-fails-logs")

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from kreplog.config import ReplicationConfig
 from kreplog.core.controller.partition_limits import EXPECTED_FOR_MS, PartitionLimits
 from kreplog.core.effects import Reply
 from kreplog.core.events import Tick
@@ -159,6 +160,19 @@ def test_parked_fetches_that_time_out_are_charged_no_more() -> None:
     assert {effect.reply_to for effect in shell.step(Tick()) if isinstance(effect, Reply)} == {"first", "second"}
     assert parked_fetches(shell) == 0
     assert park(shell, "later") is None
+
+
+def test_a_fetch_whose_session_makes_way_for_a_followers_gets_its_response_at_once() -> None:
+    """Else it would wait for its whole time: what comes is marked in the sessions that there are."""
+    shell = Shell(config=ReplicationConfig(max_incremental_fetch_session_cache_slots=1))
+    shell.update_metadata(1, 2)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1, 2))
+    partitions = (FetchPartition(TP, "id", 1, 0),)
+    assert shell.request(FetchRequest(CONSUMER, -1, MAX_WAIT_MS, 1, 1 << 20, partitions, (), 0, 0), "consumer") == []
+    effects = shell.request(FetchRequest(2, 1, 500, 1, 1 << 20, partitions, (), 0, 0), "follower")
+    assert [effect.reply_to for effect in effects if isinstance(effect, Reply)] == ["consumer"]
+    effects = shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a")),)), "producer")
+    assert {effect.reply_to for effect in effects if isinstance(effect, Reply)} == {"follower", "producer"}
 
 
 def leader_alone() -> Shell:

@@ -262,10 +262,20 @@ def test_slots_are_never_exceeded_and_followers_go_before_consumers() -> None:
     assert fetches.partitions(8) is None
     assert list(fetches.mark(tp(0))) == [7]
     assert begin(fetches, request([position(1)], replica=3), 3).session_id == 10  # and of 7
+    assert fetches.closed == [8, 7]
     assert begin(fetches, request([position(1)], replica=CONSUMER), 4).session_id == 0
-    assert begin(fetches, request([position(1)], replica=4), 5).session_id == 11  # followers among themselves
-    assert fetches.begin(request((), (9, 1)), 6) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert begin(fetches, request([position(1)], replica=4), 5).session_id == 0  # not one of a follower in use
+    assert begin(fetches, request((), (9, 1)), 6).session_id == 9
     assert len(fetches) == 2
+
+
+def test_an_idle_follower_gives_way_to_another() -> None:
+    fetches = cache(1)
+    begin(fetches, request([position(0)], replica=3), 0)
+    last = sessions.EVICTION_MS - 1
+    assert begin(fetches, request([position(0)], replica=4), last).session_id == 0
+    assert begin(fetches, request([position(0)], replica=4), last + 1).session_id == 8
+    assert list(fetches.of_followers()) == [(8, 4, last + 1)]
 
 
 def test_an_idle_consumer_gives_way_to_another() -> None:
@@ -297,8 +307,9 @@ def test_no_slots_no_sessions() -> None:
 
 def test_a_delayed_fetch_of_an_evicted_session_gets_a_response() -> None:
     fetches = cache(1)
-    parked = begin(fetches, request([position(0)]))
+    parked = begin(fetches, request([position(0)], replica=CONSUMER))
     begin(fetches, request([position(0)], replica=3))
+    assert fetches.closed == [parked.session_id]
     assert sent(parked, [fetched(0, 1)]) == [0]
 
 
