@@ -56,7 +56,7 @@ GUARANTEES = {
     "clients wait": "Every client can finish once the cluster is at rest.",
     "session differs": "A fetch session has the partitions that its consumer has listed (KIP-227).",
     "session left over": "A fetch session that has ended is not held.",
-    "session taken away": "A follower's fetch session that is in use does not make way for another follower's (KIP-227).",
+    "session taken away": "A follower's fetch session in use does not make way for another's (KIP-227).",
     "fetch left waiting": "A fetch that waits for records gets them once they are there.",
     "producer id twice": "No producer id is given twice.",
     "created unasked": "No topic is created that no client needs.",
