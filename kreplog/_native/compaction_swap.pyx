@@ -7,8 +7,9 @@
 
 1. The checkpoint is written; then, under the log's lock, .cleaned becomes .swap. Until 3, whatever changes the segments
    that it replaces first calls `WritableLog.finish_swap`, or recovery would bring back what that has removed.
-2. Once that is durable, under the lock again: .swap becomes <base>.log as well, by a link; the other segments are
-   deleted. The generation is odd meanwhile, so that readers wait; `unsettled` says that nothing is to be cut.
+2. Once that is durable, under the lock again: the transaction indexes become one, durably, if there are any; .swap
+   becomes <base>.log as well, by a link; the other segments are deleted. The generation is odd meanwhile, so that
+   readers wait; `unsettled` says that nothing is to be cut.
 3. Once that is durable, the name .swap is removed, and once that is, the checkpoint.
 
 So, in whatever order the disk got the changes of 2, the .swap is there until all of them are durable. Where the file

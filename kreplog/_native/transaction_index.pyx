@@ -13,7 +13,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
 
 from kreplog._native.cursor cimport load16, load64, store16, store64
-from kreplog._native.files cimport FileHandle, open_file
+from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.segment cimport Segment, remove
 
 import os
@@ -180,7 +180,8 @@ cdef bint collect_aborted(Segment segment, int64_t start, int64_t stop, list fou
 
 cdef int merge_aborted(str stem, list others) except -1:
     """The index of the segment `stem` gets the entries of the segments `others`, which compaction puts into it; their
-    stems are in the order of their offsets. Doing it twice is no harm. Raises StorageError."""
+    stems are in the order of their offsets. It is durable then, since recovery does not look for what is lost of
+    flushed segments. Doing it twice is no harm. Raises StorageError."""
     cdef bytes merged = b""
     cdef int64_t last = -1
     paths = [f"{name}.txnindex" for name in (stem, *others)]
@@ -200,6 +201,7 @@ cdef int merge_aborted(str stem, list others) except -1:
     if not merged or not others:
         return 0
     write_whole(paths[0], merged)
+    sync_directory(os.path.dirname(stem))
     return 0
 
 

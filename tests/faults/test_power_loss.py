@@ -72,6 +72,20 @@ def test_power_loss_beside_hundreds_of_compactions(
     figure(play("compactions", folder, kind, 1000, 560, shim=shim, deaths=KILLS, images=CUTS))
 
 
+def test_power_loss_of_the_index_of_aborted_transactions(
+    folder: Path, shim: Path, figure: Callable[[str], None]
+) -> None:
+    """Killed while compaction merges segments: what was aborted stays unseen, whichever names of files are lost."""
+    figure(play("swapped_transactions", folder, 7, 6, shim=shim, deaths=6, images=48))
+
+
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_indexes_of_aborted_transactions(
+    folder: Path, shim: Path, figure: Callable[[str], None]
+) -> None:
+    figure(play("swapped_transactions", folder, 1000, 340, shim=shim, deaths=KILLS, images=CUTS))
+
+
 def test_power_loss_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """Topics and flushed records, with checkpoints and the store: killed as it starts, creates, appends and stops."""
     figure(play("broker_power_loss", folder, 0, 5, shim=shim, deaths=3, images=10))

@@ -50,13 +50,14 @@ static int kreplog_counter_is_steady(void) {
 #define KREPLOG_CLOCK_SOURCES
 #include "clock_impl.h"
 
-enum { NO_FAULT, CLOCK_SET, COUNTER_LEAPS, RATE_CHANGES };
+enum { NO_FAULT, CLOCK_SET, COUNTER_LEAPS, RATE_CHANGES, COUNTER_RUNS_AHEAD };
 
 /* Read the clock `calls` times. wrong: how many results were no millisecond of the machine's clock between begin and end
    of their call. latest: the longest time in ns from a fault to a wrong result after it. reads: of the real clock. */
 void run(uint64_t seed, int steady_counter, int fault, int64_t calls, int64_t* wrong, double* latest, int64_t* reads) {
     kreplog_clock clock = {0};
     double next_fault = 2e7, fault_at = 0, first_rate;
+    int leaps = 0;
     state = seed;
     first_rate = 0.02 + 4 * draw();
     steady = steady_counter;
@@ -74,6 +75,10 @@ void run(uint64_t seed, int steady_counter, int fault, int64_t calls, int64_t* w
             if (fault == CLOCK_SET) clock_base += (int64_t) (1e9 * (draw() - 0.5));
             if (fault == COUNTER_LEAPS) counter = draw() < 0.5 ? 1e12 * draw() : counter + 1e10 * draw();
             if (fault == RATE_CHANGES) rate = first_rate * (0.5 + draw());
+            if (fault == COUNTER_RUNS_AHEAD) {  /* in one sample of the rate after the other */
+                counter += 1e9 + 1e10 * draw();
+                if (++leaps % 8) next_fault = lived + 3e5;
+            }
         }
         int64_t first = clock_now() / 1000000;
         int64_t ms = kreplog_clock_ms(&clock);

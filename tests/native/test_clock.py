@@ -15,7 +15,7 @@ import pytest
 from kreplog import Log
 from tests.faults.shim import c_compiler
 
-NO_FAULT, CLOCK_SET, COUNTER_LEAPS, RATE_CHANGES = range(4)
+NO_FAULT, CLOCK_SET, COUNTER_LEAPS, RATE_CHANGES, COUNTER_RUNS_AHEAD = range(5)
 SEEDS = range(200)
 MODEL = Path(__file__).with_name("clock_model.c")
 NATIVE = Path(__file__).parents[2] / "kreplog" / "_native"
@@ -60,6 +60,14 @@ def test_a_fault_is_over_when_a_reading_is(model: Model, fault: int) -> None:
         outcome = model(seed, fault)
         assert outcome.latest_ns <= {CLOCK_SET: 4.1e6, COUNTER_LEAPS: 0, RATE_CHANGES: 6.1e6}[fault], f"seed {seed}"
         assert outcome.real_reads < 50_000, f"seed {seed}"
+
+
+def test_a_rate_that_no_counter_has_is_not_believed(model: Model) -> None:
+    """However often the counter leaps: else the lower of two spoilt rates lets a reading hold for seconds."""
+    for seed in SEEDS:
+        outcome = model(seed, COUNTER_RUNS_AHEAD)
+        assert outcome.wrong == 0, f"seed {seed}"
+        assert outcome.real_reads < 100_000, f"seed {seed}"
 
 
 def test_without_a_steady_counter_each_call_reads_the_real_clock(model: Model) -> None:
