@@ -223,12 +223,12 @@ class ConsumerMembership:
         self, current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | None:
         """The response to a member that goes by another epoch than its own. The epoch before will do, if it owns
-        nothing that it may not: it has missed the response with the last."""
+        nothing that can be another's: it has missed the response with the last. Kafka fences it, too, if it owns
+        what that response has it revoke."""
         epoch = request.member_epoch
         missed = epoch == current.previous_member_epoch and request.owned is not None
-        if epoch == current.member_epoch or (
-            missed and to_partitions(request.owned or ()) <= to_partitions(current.assigned)
-        ):
+        own = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
+        if epoch == current.member_epoch or (missed and to_partitions(request.owned or ()) <= own):
             return None
         text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
         return refused(ErrorCode.FENCED_MEMBER_EPOCH, text)

@@ -156,6 +156,20 @@ class TestEpochs:
         a.send(member_epoch=1)
         assert a.error is ErrorCode.FENCED_MEMBER_EPOCH
 
+    def test_the_epoch_before_does_with_what_the_lost_response_has_to_be_revoked(self, shell: GroupShell) -> None:
+        """Nobody else can have that before the member has acknowledged it."""
+        a, b = member(shell, "a"), member(shell, "b")
+        a.send()
+        acknowledged = a.owned
+        c, d = member(shell, "c"), member(shell, "d")
+        a.acknowledge()
+        assert (len(acknowledged), len(a.owned), a.epoch) == (2, 1, 2)
+        again = {"subscribed_topics": ("topic",), "rebalance_timeout_ms": REBALANCE_MS}
+        a.send(member_epoch=1, owned=to_assignment(acknowledged), **again)
+        assert (a.error, len(a.owned), a.epoch) == (ErrorCode.NONE, 1, 2)
+        settle(a, b, c, d)
+        assert [len(each.owned) for each in (a, b, c, d)] == [1, 1, 1, 1]
+
     def test_a_member_that_has_never_joined_is_unknown(self, shell: GroupShell) -> None:
         other = Consumer(shell, "x")
         other.epoch = 3
