@@ -226,10 +226,12 @@ class ConsumerMembership:
         nothing that can be another's: it has missed the response with the last. Kafka fences it, too, if it owns
         what that response has it revoke."""
         epoch = request.member_epoch
-        missed = epoch == current.previous_member_epoch and request.owned is not None
-        own = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
-        if epoch == current.member_epoch or (missed and to_partitions(request.owned or ()) <= own):
+        if epoch == current.member_epoch:
             return None
+        if epoch == current.previous_member_epoch and request.owned is not None:
+            own = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
+            if to_partitions(request.owned) <= own:
+                return None
         text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
         return refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
 
