@@ -4,7 +4,7 @@ request lost            a request is accepted, and is not in the store, or for a
 request not carried out a controller deletes a request, and the topic is not as requested: a reassigned partition has
                         exactly the replicas of the request, after a cancellation those from before; a partition of
                         an unclean election has a leader, if a replica could lead all the while; unless the topic or the
-                        partition is being deleted
+                        partition is being deleted, or has been, and another topic has that name
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ Replicas = tuple[int, ...] | None
 """The replicas that a partition is to have; None: it is not to exist."""
 
 
+class _AcceptedRequest(NamedTuple):
+    """An accepted request for a partition. topic_id: the topic's as it was accepted, None if there was none."""
+
+    partition: TopicPartition
+    wanted: Replicas
+    topic_id: str | None
+
+
 class _Election(NamedTuple):
     """An unclean election, requested while the controller of this epoch had nothing else to do. candidates: the
-    replicas of each partition that are registered, with the transaction of that."""
+    replicas of each partition that are registered, with the transaction of that. topic_ids: by topic."""
 
     controller_epoch: bytes
     candidates: Mapping[TopicPartition, Mapping[int, int]]
+    topic_ids: Mapping[str, str | None]
 
 
 class RequestChecker:
@@ -44,7 +53,7 @@ class RequestChecker:
         self._violate = violate
         self._is_served = is_served
         self._controls = controls
-        self._pending: dict[str, tuple[TopicPartition, Replicas]] = {}
+        self._pending: dict[str, _AcceptedRequest] = {}
         self._deleting: set[str] = set()
         self._election: _Election | None = None
 
@@ -78,10 +87,10 @@ class RequestChecker:
                 self._deleting.remove(topic)
                 if self._peek(nodes.topic(topic)) is not None:
                     self._violate("request not carried out", f"topic {topic} still exists after its deletion")
-        for path, (partition, wanted) in list(self._pending.items()):
+        for path, request in list(self._pending.items()):
             if self._peek(path) is None:
                 del self._pending[path]
-                self._judge(path, partition, wanted)
+                self._judge(path, request)
         requested = self._peek(nodes.UNCLEAN_ELECTION)
         if requested is None and self._election is not None:
             election, self._election = self._election, None
@@ -96,11 +105,12 @@ class RequestChecker:
             stored = "it is not in the store" if node is None else f"the store has {node.data!r}"
             self._violate("request lost", f"{path} is accepted with {content}, but {stored}")
         else:
-            self._pending[path] = partition, wanted
+            self._pending[path] = _AcceptedRequest(partition, wanted, self._topic_id(partition.topic))
 
-    def _judge(self, path: str, partition: TopicPartition, wanted: Replicas) -> None:
+    def _judge(self, path: str, request: _AcceptedRequest) -> None:
+        partition, wanted, topic_id = request
         found = self._assignment(partition)
-        if found == (None if wanted is None else Assignment(wanted)) or self._is_deleted(path, partition):
+        if found == (None if wanted is None else Assignment(wanted)) or self._is_deleted(path, partition, topic_id):
             return
         self._violate("request not carried out", f"{path} is gone, {partition} was to have {wanted}, and has {found}")
 
@@ -112,7 +122,8 @@ class RequestChecker:
             replicas = () if assignment is None else assignment.replicas
             registered = {broker: self._registration(broker) for broker in replicas}
             candidates[partition] = {broker: created for broker, created in registered.items() if created is not None}
-        return _Election(self._controller_epoch(), candidates)
+        topic_ids = {partition.topic: self._topic_id(partition.topic) for partition in candidates}
+        return _Election(self._controller_epoch(), candidates, topic_ids)
 
     def _judge_election(self, election: _Election) -> None:
         if self._controller_epoch() != election.controller_epoch:
@@ -126,7 +137,8 @@ class RequestChecker:
                 if self._registration(broker) == created and self._is_served(broker, partition)
             ]
             leaderless = state is not None and nodes.decode_leader_and_isr(path, state).leader == NO_LEADER
-            if leaderless and able and not self._is_deleted(nodes.partition(partition, nodes.REASSIGNED), partition):
+            request, topic_id = nodes.partition(partition, nodes.REASSIGNED), election.topic_ids[partition.topic]
+            if leaderless and able and not self._is_deleted(request, partition, topic_id):
                 text = f"the unclean election of {partition} has ended without a leader, though {able} could lead"
                 self._violate("request not carried out", text)
 
@@ -140,9 +152,9 @@ class RequestChecker:
         node = self._peek(nodes.CONTROLLER_EPOCH)
         return b"" if node is None else node.data
 
-    def _is_deleted(self, path: str, partition: TopicPartition) -> bool:
-        """Whether the topic, or a partition that was to be reassigned, is deleted or being deleted."""
-        if self._peek(nodes.topic(partition.topic)) is None:
+    def _is_deleted(self, path: str, partition: TopicPartition, topic_id: str | None) -> bool:
+        """Whether the topic of this id, or a partition that was to be reassigned, is deleted or being deleted."""
+        if topic_id is None or self._topic_id(partition.topic) != topic_id:
             return True
         if self._peek(f"{nodes.DELETED_TOPICS}/{partition.topic}") is not None:
             return True
@@ -150,6 +162,14 @@ class RequestChecker:
         return bool(removed) and path == nodes.partition(partition, nodes.REASSIGNED)
 
     def _assignment(self, partition: TopicPartition) -> Assignment | None:
-        path = nodes.topic(partition.topic)
+        topic = self._topic(partition.topic)
+        return None if topic is None else topic.partitions.get(partition.partition)
+
+    def _topic_id(self, name: str) -> str | None:
+        topic = self._topic(name)
+        return None if topic is None else topic.topic_id
+
+    def _topic(self, name: str) -> nodes.TopicNode | None:
+        path = nodes.topic(name)
         node = self._peek(path)
-        return None if node is None else nodes.decode_topic(path, node).partitions.get(partition.partition)
+        return None if node is None else nodes.decode_topic(path, node)

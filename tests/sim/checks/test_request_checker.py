@@ -111,6 +111,15 @@ def test_unless_it_is_being_deleted(world: World, deletion: str) -> None:
     assert world.found == []
 
 
+@pytest.mark.parametrize(("topic_id", "violations"), [("id2", []), ("id", ["request not carried out"])])
+def test_unless_another_topic_has_its_name(world: World, topic_id: str, violations: list[str]) -> None:
+    reassign(world, (2, 3), (2, 3))
+    world.write(Delete(nodes.topic("t")), Delete(nodes.topic_config("t")))
+    world.write(*create_topic_operations("t", topic_id, {0: (1, 2)}, TopicConfig(), (1, 2, 3)))
+    world.write(Delete(REQUEST))
+    assert world.found == violations
+
+
 def test_accepted_requests_are_in_the_store(world: World) -> None:
     reassign(world, (2, 3), (1, 3))
     accepted: tuple[Callable[[], None], ...] = (
@@ -163,6 +172,7 @@ def led_by(leader: int) -> bytes:
         ([SetData(nodes.broker(2), registration(stopping=True))], []),
         ([SetData(nodes.CONTROLLER_EPOCH, b"2")], []),
         ([Create(f"{nodes.DELETED_TOPICS}/t")], []),
+        ([SetData(nodes.topic("t"), nodes.encode_topic(nodes.TopicNode("id2", {0: Assignment((1, 2))})))], []),
     ],
 )
 def test_an_unclean_election_on_request_gives_a_leader(
