@@ -7,7 +7,7 @@ the committed records, then the clients' histories, then what must hold at the e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,11 @@ class ReadDisks:
     def all(self) -> list[tuple[int, ReadDisk]]:
         return sorted(self._disks.items())
 
+    def at_rest(self) -> bool:
+        """Whether nothing was appended while they were read."""
+        logs = (each for disk in self._disks.values() for each in disk.logs.items())
+        return _have_one_end((partition, log.state().leo, log.high_watermark) for partition, log in logs)
+
 
 class Verdict:
     """A cluster and its load, judged when the load has ended: waits until all replicas agree, then reads them."""
@@ -113,9 +118,8 @@ class Verdict:
         with View(cluster) as view:
             for topic in view.topics():
                 view.await_replicated(topic)
-            eventually(lambda: _settled(cluster), "the replicas do not come to the same end, all of it committed", 60.0)
+            self._disks = read_at_rest(cluster)
             self._dump = view.dump()
-        self._disks = ReadDisks(cluster)
         self._places: dict[tuple[TopicPartition, int, int], int] = {}
 
     def violations(self, events: Iterable[Event]) -> list[str]:
@@ -168,17 +172,39 @@ def judge(cluster: LocalCluster, load: Load) -> Verdict:
     return verdict
 
 
+def read_at_rest(cluster: LocalCluster, within_s: float = 60.0) -> ReadDisks:
+    """All disks as they are at one time; fails unless the replicas agree then. A broker may append still: sessions of
+    members that were killed expire later than the load ends."""
+    disks: list[ReadDisks] = []
+
+    def agree() -> bool:
+        disks[:] = [ReadDisks(cluster)] if _settled(cluster) else []
+        return bool(disks) and disks[0].at_rest()
+
+    eventually(agree, "the replicas do not come to the same end, all of it committed", within_s)
+    return disks[0]
+
+
 def _settled(cluster: LocalCluster) -> bool:
-    """Whether all replicas of each partition have one log end offset, and their high watermarks have reached it."""
-    ends: dict[str, set[int]] = {}
+    """Whether the replicas agree, by their ends alone."""
+    ends: list[tuple[str, int, int]] = []
     for broker in cluster.brokers:
         for path in cluster.settings(broker).log_dirs:
             for folder in _replicas(Path(path)):
                 try:
                     with Log.open(folder, read_only=True) as log:
-                        ends.setdefault(folder.name, set()).update((log.log_end_offset, log.high_watermark))
+                        ends.append((folder.name, log.log_end_offset, log.high_watermark))
                 except KreplogError:
                     return False
+    return _have_one_end(ends)
+
+
+def _have_one_end(replicas: Iterable[tuple[Hashable, int, int]]) -> bool:
+    """Whether all replicas of each partition have one log end offset, and their high watermarks have reached it.
+    replicas: by partition, their log end offsets and high watermarks."""
+    ends: dict[Hashable, set[int]] = {}
+    for partition, *own in replicas:
+        ends.setdefault(partition, set()).update(own)
     return all(len(end) == 1 for end in ends.values())
 
 
