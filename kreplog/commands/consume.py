@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from kafka.errors import CommitFailedError
+from kafka.errors import CommitFailedError, RebalanceInProgressError
+from kafka.structs import MemberState
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, kafka_errors
@@ -157,11 +158,19 @@ def _consumer(
         consumer.close(autocommit=False, timeout_ms=1000)
 
 
+def _resume_rebalance(consumer: Any) -> None:
+    """Have the next poll wait for the rebalance that an earlier one has begun. kafka-python forgets it if this member
+    leads the group and began it for a change of the topic's partitions: it would get no assignment, and send no
+    heartbeats, for ever."""
+    if consumer.group_metadata().state == MemberState.REBALANCING:
+        consumer._coordinator.request_rejoin()
+
+
 def _commit(consumer: Any) -> None:
-    """Commit what has been printed, as a member. If the coordinator refuses it, another member prints it again."""
+    """Commit what has been printed, as a member. If that is refused, another member prints it again."""
     try:
         consumer.commit()
-    except CommitFailedError:
+    except (CommitFailedError, RebalanceInProgressError):
         print("the group is in another generation: its members will print some records again", file=sys.stderr)
 
 
@@ -213,6 +222,7 @@ def _records(
     last = checked = time.monotonic()
     remaining = limit
     while not interruption.happened and remaining != 0:
+        _resume_rebalance(consumer)
         found = consumer.poll(timeout_ms=POLL_MS, max_records=500 if remaining is None else min(remaining, 500))
         for records in found.values():
             yield from records
