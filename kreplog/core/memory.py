@@ -12,6 +12,9 @@ from collections import Counter
 
 NO_LIMIT = 1 << 62
 
+WIDE_CHARACTER = 4
+"""Bytes of each character of a text that is not ASCII alone: its widest character decides."""
+
 PRODUCERS = "producer_ids"
 """The kind of what logs remember of idempotent producers."""
 
@@ -49,3 +52,8 @@ class MemoryAccount:
         """Release bytes of a reservation."""
         self._reserved -= size
         self.held[kind] -= size
+
+
+def text_size(text: str) -> int:
+    """The memory of a text's characters, at most."""
+    return len(text) if text.isascii() else WIDE_CHARACTER * len(text)

@@ -67,6 +67,7 @@ FOUND = {
     "ended-leader-named": 502,
     "ended-registration-counts": 3,
     "ended-registration-keeps-its-channel": 1,
+    "ended-transaction-stays-charged": 32,
     "epoch-not-bumped": 36,
     "epoch-start-forgotten": 10,
     "evicted-fetch-waits-on": 25,

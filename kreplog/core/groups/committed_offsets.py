@@ -28,7 +28,7 @@ from kreplog.core.group_messages import (
     TxnOffsetCommitResponse,
 )
 from kreplog.core.groups.consumer_group import ConsumerGroup
-from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
+from kreplog.core.groups.group import Group, StoredOffset, group_size, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
@@ -79,7 +79,7 @@ class CommittedOffsets:
     def _create(self, shard: GroupShard, group_id: str) -> Group | None:
         """A group without members; None if the memory for groups is used up."""
         group = Group(group_id)
-        if not shard.reserve(group, GROUP_BYTES + len(group_id)):
+        if not shard.reserve(group, group_size(group_id)):
             return None
         shard.groups[group_id] = group
         return group

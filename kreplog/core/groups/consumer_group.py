@@ -32,6 +32,7 @@ from kreplog.core.group_messages import MemberRequest
 from kreplog.core.groups.assignors import Partition, Partitions
 from kreplog.core.groups.group_writes import GroupWrites
 from kreplog.core.groups.subscribed_topics import SubscribedTopics
+from kreplog.core.memory import text_size
 from kreplog.core.timers import Deadline
 from kreplog.errors import ErrorCode
 
@@ -335,10 +336,12 @@ def _held(current: CurrentAssignment) -> Iterator[Partition]:
 def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:
     """The memory that a member takes besides its assignments, about."""
     texts = (member_id, member.instance_id, member.rack_id, member.client_id, member.client_host)
-    size = MEMBER_BYTES + sum(len(text or "") for text in (*texts, member.subscribed_regex, member.server_assignor))
-    size += sum(100 + len(topic) for topic in member.subscribed_topics)
+    size = MEMBER_BYTES + sum(
+        text_size(text or "") for text in (*texts, member.subscribed_regex, member.server_assignor)
+    )
+    size += sum(100 + text_size(topic) for topic in member.subscribed_topics)
     return size + sum(
-        100 + len(name) + len(data) for name, data in (member.classic.protocols if member.classic else ())
+        100 + text_size(name) + len(data) for name, data in (member.classic.protocols if member.classic else ())
     )
 
 
@@ -366,4 +369,4 @@ def subscription_bytes(member: ConsumerMemberMetadata) -> int:
 
 
 def _regex_size(regex: str, resolved: ResolvedRegex | None) -> int:
-    return 0 if resolved is None else 500 + len(regex) + sum(100 + len(topic) for topic in resolved.topics)
+    return 0 if resolved is None else 500 + text_size(regex) + sum(100 + len(topic) for topic in resolved.topics)

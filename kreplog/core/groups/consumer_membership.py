@@ -53,7 +53,7 @@ from kreplog.core.groups.consumer_group import (
 from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
 from kreplog.core.groups.described_consumers import described
 from kreplog.core.groups.error_responses import error_response
-from kreplog.core.groups.group import GROUP_BYTES, Group
+from kreplog.core.groups.group import Group, group_size
 from kreplog.core.groups.group_writes import Outcome
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.member import Member
@@ -143,7 +143,7 @@ class ConsumerMembership:
             if not joins:
                 return refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.group_id} has no members")
             group = Group(request.group_id)
-            if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
+            if not shard.reserve(group, group_size(group.group_id)):
                 return refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.groups[group.group_id] = group
         if group.consumer is None:

@@ -15,12 +15,13 @@ from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.states import GROUP_TRANSITIONS, GroupState
 from kreplog.core.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
+from kreplog.core.memory import text_size
 from kreplog.core.timers import Deadline
 from kreplog.errors import ErrorCode, check
 from kreplog.types import TopicPartition
 
 GROUP_BYTES = 2000
-"""Memory that a group takes besides its members and offsets."""
+"""Memory that a group takes besides its name, members and offsets."""
 
 OFFSET_BYTES = 500
 """Memory that a committed offset takes besides its metadata."""
@@ -28,7 +29,12 @@ OFFSET_BYTES = 500
 
 def offset_size(metadata: str) -> int:
     """The memory that a committed offset takes, about."""
-    return OFFSET_BYTES + len(metadata.encode())
+    return OFFSET_BYTES + text_size(metadata)
+
+
+def group_size(group_id: str) -> int:
+    """The memory that a group without members and offsets takes, about."""
+    return GROUP_BYTES + text_size(group_id)
 
 
 class StoredOffset(NamedTuple):

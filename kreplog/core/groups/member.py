@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kreplog.core.effects import Steps
 from kreplog.core.group_messages import DescribedMember, JoinGroupRequest, StoredMember
+from kreplog.core.memory import text_size
 from kreplog.core.timers import Deadline
 
 MEMBER_BYTES = 1200
@@ -95,6 +96,6 @@ class Member:
     @property
     def size(self) -> int:
         """The memory that it takes, about."""
-        own = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
-        own += len(self.assignment)
-        return MEMBER_BYTES + own + sum(100 + len(name) + len(metadata) for name, metadata in self.protocols)
+        texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        own = sum(map(text_size, texts)) + len(self.assignment)
+        return MEMBER_BYTES + own + sum(100 + text_size(name) + len(metadata) for name, metadata in self.protocols)

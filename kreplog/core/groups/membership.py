@@ -26,13 +26,14 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kreplog.core.groups.group import GROUP_BYTES, Group
+from kreplog.core.groups.group import Group, group_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.subscription import subscribed_topics
 from kreplog.core.groups.totals import GroupTotals
+from kreplog.core.memory import text_size
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode
 
@@ -84,7 +85,7 @@ class Membership:
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
         elif group is None:
             group = Group(request.group_id)
-            if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
+            if not shard.reserve(group, group_size(group.group_id)):
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE or group is None:
             yield Reply(reply_to, JoinGroupResponse(error, request.member_id))
@@ -154,7 +155,7 @@ class Membership:
         if len(group.pending) >= MAX_PENDING:
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
-        if not shard.reserve(group, PENDING_BYTES + len(member_id)):
+        if not shard.reserve(group, PENDING_BYTES + text_size(member_id)):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         group.pending[member_id] = deadline = Deadline(partial(self._pending_expired, shard, group, member_id))
@@ -167,7 +168,7 @@ class Membership:
         if pending is None:
             return False
         pending.cancel()
-        shard.release(group, PENDING_BYTES + len(member_id))
+        shard.release(group, PENDING_BYTES + text_size(member_id))
         return True
 
     def _rejoin(

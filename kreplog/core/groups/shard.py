@@ -18,7 +18,7 @@ from kreplog.core.group_messages import (
     PendingOffsetRecord,
 )
 from kreplog.core.groups.consumer_group import ConsumerGroup
-from kreplog.core.groups.group import GROUP_BYTES, Group, StoredOffset, offset_size
+from kreplog.core.groups.group import Group, StoredOffset, group_size, offset_size
 from kreplog.core.memory import MemoryAccount
 from kreplog.types import TopicPartition
 
@@ -149,7 +149,7 @@ class GroupShard:
     def add(self, group: Group) -> Group:
         """Add a group that has records already, whatever memory is left."""
         self.groups[group.group_id] = group
-        self.reserve(group, GROUP_BYTES + len(group.group_id), force=True)
+        self.reserve(group, group_size(group.group_id), force=True)
         return group
 
     def remove(self, group: Group) -> None:

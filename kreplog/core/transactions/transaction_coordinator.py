@@ -132,6 +132,12 @@ class TransactionCoordinator:
         """When the next Tick is due, at the latest; None for never."""
         return self._timers.next_ms()
 
+    @property
+    def charged(self) -> int:
+        """Bytes of memory that its transactional ids are to be charged."""
+        ids = (transaction for shard in self.shards.values() for transaction in shard.transactions.values())
+        return sum(transaction.charged if transaction.pending else transaction.size for transaction in ids)
+
     def needs_producer_id(self, request: EndTxnRequest) -> bool:
         """Whether the producer's epochs are used up, so that `new_producer_id` is to be set before `step` gets the
         request."""
@@ -381,6 +387,11 @@ class TransactionCoordinator:
             start_ms=transaction.stored.start_ms if ongoing else wall_ms,
             client_version=2 if _is_from_leader(first) else 0,
         )
+        if not shard.reserve(transaction, wanted.partitions):
+            for added in together:
+                refused = self._added(shard, added.request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                yield Reply(added.reply_to, refused)
+            return
 
         def appended(error: ErrorCode, now_ms: int) -> Steps[None]:
             if error is ErrorCode.NONE and not ongoing:
@@ -574,6 +585,7 @@ class TransactionCoordinator:
                 if wanted.state != _S.ONGOING:
                     transaction.deadline.cancel()
                 transaction.stored = wanted
+            shard.settle(transaction)
             yield from then(error, now_ms)
             if transaction.parked and not transaction.pending:
                 yield from self._add_parked(shard, transaction, now_ms)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from kreplog.core.memory import MemoryAccount
+from kreplog.core.memory import MemoryAccount, text_size
 from kreplog.core.timers import Deadline
 from kreplog.core.transaction_messages import (
     AddOffsetsToTxnRequest,
@@ -25,7 +25,10 @@ ACCOUNT = "transactions"
 """The name of the memory of transactional ids in the account."""
 
 ID_BYTES = 1000
-"""The approximate memory of a transactional id."""
+"""The approximate memory of a transactional id, besides its text."""
+
+PARTITION_BYTES = 200
+"""The approximate memory of a partition of a transaction, besides the name of its topic."""
 
 
 class PartitionsToAdd(NamedTuple):
@@ -43,7 +46,8 @@ class TransactionalId:
     it is not busy. patience: the deadline of these. former_epoch: the epoch that its producer had before it renewed it
     (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of them that are in no
     metadata, and since when. in_flight: requests with markers that are not answered. deadline: of the transaction, or
-    of the next attempt to write markers."""
+    of the next attempt to write markers. charged: the memory that it is charged; while a record of it is being appended
+    more than its size, if the record has more partitions."""
 
     transactional_id: str
     stored: TransactionMetadata
@@ -55,6 +59,17 @@ class TransactionalId:
     unmarked: set[TopicPartition] = field(default_factory=set)
     absent_since: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: int = 0
+    charged: int = 0
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, about."""
+        return self.size_with(self.stored.partitions)
+
+    def size_with(self, partitions: tuple[TopicPartition, ...]) -> int:
+        """The memory that it would take with these partitions."""
+        names = sum(PARTITION_BYTES + text_size(partition.topic) for partition in partitions)
+        return ID_BYTES + text_size(self.transactional_id) + names
 
     @property
     def state(self) -> TransactionState:
@@ -96,14 +111,34 @@ class TransactionShard:
 
     def add(self, transaction: TransactionalId, *, force: bool = False) -> bool:
         """Add an id; False, with nothing added, if the memory for transactions is used up."""
-        if not self._memory.reserve(ACCOUNT, ID_BYTES, force=force):
+        if not self._charge(transaction, transaction.size, force=force):
             return False
         self.transactions[transaction.transactional_id] = transaction
         return True
 
+    def reserve(self, transaction: TransactionalId, partitions: tuple[TopicPartition, ...]) -> bool:
+        """Charge an id what it takes with these partitions, a record of which is to be appended; False, with nothing
+        charged, if the memory for transactions is used up."""
+        return self._charge(transaction, max(transaction.charged, transaction.size_with(partitions)))
+
+    def settle(self, transaction: TransactionalId) -> None:
+        """Charge an id what it takes: a record of it has been appended, or has not."""
+        if self.transactions.get(transaction.transactional_id) is transaction:
+            self._charge(transaction, transaction.size, force=True)
+
+    def _charge(self, transaction: TransactionalId, size: int, *, force: bool = False) -> bool:
+        growth = size - transaction.charged
+        if growth > 0 and not self._memory.reserve(ACCOUNT, growth, force=force):
+            return False
+        if growth < 0:
+            self._memory.release(ACCOUNT, -growth)
+        transaction.charged = size
+        return True
+
     def remove(self, transactional_id: str) -> None:
-        if self.transactions.pop(transactional_id, None) is not None:
-            self._memory.release(ACCOUNT, ID_BYTES)
+        transaction = self.transactions.pop(transactional_id, None)
+        if transaction is not None:
+            self._charge(transaction, 0)
 
     def close(self) -> None:
         for transaction in list(self.transactions.values()):

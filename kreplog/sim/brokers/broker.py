@@ -149,6 +149,7 @@ class BrokerProcess:
         few_sessions = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
         self.group_memory = MemoryAccount(_group_bytes(plan) if few_sessions else NO_LIMIT)
+        self.transaction_memory = MemoryAccount()
         strays = [(topic_id, partition.partition) for partition, topic_id in self.disk.strays_since()]
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, strays, memory)
         self.controller = Controller(self.id, config, self._transition)
@@ -172,7 +173,7 @@ class BrokerProcess:
             ControlledShutdown(self.id, self.registration, metadata, SHUTDOWN_MAX_WAIT_MS),
             GroupCoordinator(plan.groups, metadata, self._unique_id, self.group_memory),
             TransactionCoordinator(
-                plan.transactions, metadata, last_epoch=plan.last_epoch, patience_ms=plan.patience_ms
+                plan.transactions, metadata, self.transaction_memory, plan.last_epoch, plan.patience_ms
             ),
         )
 
@@ -396,6 +397,8 @@ class BrokerProcess:
                 self._metadata_requests.changed()
         elif runner is self.groups:
             self.cluster.checkers.memory.groups_stepped(self.id, self.cores.groups, self.group_memory)
+        elif runner is self.transactions:
+            self.cluster.checkers.memory.transactions_stepped(self.id, self.cores.transactions, self.transaction_memory)
         elif runner is self.control:
             self._term_epoch = self.controller.epoch
         self.apply_all(self.cores.stepped(runner.core))

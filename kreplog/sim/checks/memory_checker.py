@@ -1,6 +1,6 @@
 """The checker of memory accounts.
 
-memory   what is held for fetches and groups is charged, and within its limit   after each step
+memory   what is held for fetches, groups and transactions is charged, and within its limit   after each step
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from kreplog.core.groups.shard import ACCOUNT as GROUP_ACCOUNT
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import CONSUMER
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
+from kreplog.core.transactions.transaction_shard import ACCOUNT as TRANSACTION_ACCOUNT
 
 
 class MemoryChecker:
@@ -46,4 +48,11 @@ class MemoryChecker:
         held = account.held[GROUP_ACCOUNT]
         if held != groups.charged:
             text = f"the groups of broker {broker} are charged {groups.charged} bytes, its account says {held}"
+            self._violate("memory", text)
+
+    def transactions_stepped(self, broker: int, transactions: TransactionCoordinator, account: MemoryAccount) -> None:
+        """A step of a coordinator of transactions has ended."""
+        held = account.held[TRANSACTION_ACCOUNT]
+        if held != transactions.charged:
+            text = f"the transactions of broker {broker} take {transactions.charged} bytes, its account says {held}"
             self._violate("memory", text)

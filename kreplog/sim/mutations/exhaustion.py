@@ -12,6 +12,7 @@ from kreplog.core.replication.fetch_purgatory import FetchPurgatory
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions
+from kreplog.core.transactions.transaction_shard import TransactionShard
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
 MUTATIONS = MutationGroup()
@@ -62,6 +63,13 @@ def _followers_evict_each_other() -> list[Patch]:
 
     right = FetchSessions._victim
     return [(FetchSessions, "_victim", victim)]
+
+
+@MUTATIONS.add("ended-transaction-stays-charged")
+def _ended_transaction_stays_charged() -> list[Patch]:
+    """A transactional id stays charged for the partitions of its transactions that have ended, until its broker adds no
+    more partitions for anybody."""
+    return [(TransactionShard, "settle", lambda self, transaction: None)]
 
 
 @MUTATIONS.add("exhaustion-fails-logs")

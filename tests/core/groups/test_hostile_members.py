@@ -42,6 +42,19 @@ def fill(shell: GroupShell) -> None:
     raise AssertionError("there is no limit")
 
 
+def test_a_name_takes_the_memory_of_its_widest_character(shell: GroupShell) -> None:
+    """A text takes four bytes of memory for each of its characters if one of them needs as many."""
+    before = held(shell)
+    shell.join("filler", group_id="a" * 8000, requires_member_id=True)
+    ascii_bytes = held(shell) - before
+    before = held(shell)
+    shell.join("filler", group_id="a" * 7999 + "\N{OWL}", requires_member_id=True)
+    assert held(shell) - before == ascii_bytes + 3 * 8000
+    before = held(shell)
+    assert shell.join("a" * 7999 + "\N{OWL}", requires_member_id=True)
+    assert held(shell) - before > 4 * 8000
+
+
 def test_names_of_new_members_are_charged(shell: GroupShell) -> None:
     """Of one group: each gets a member id that has its client id in it."""
     errors = [shell.join("x" * 30_000, requires_member_id=True) for _ in range(20)]
@@ -129,7 +142,7 @@ def test_commits_under_way_are_charged(shell: GroupShell) -> None:
     shell.commit_offset(0)
     shell.automatic = False
     errors = [shell.commit_offset(offset, metadata="\N{SNOWMAN}" * 1365) for offset in range(1, 100)]
-    assert errors.count(None) == (LIMIT // 2 - held_before(shell)) // 4095 and FULL in errors
+    assert errors.count(None) == (LIMIT // 2 - held_before(shell)) // (4 * 1365) and FULL in errors
     shell.commit()
     held(shell)
 

@@ -204,6 +204,69 @@ def test_ids_take_memory_and_are_refused_beyond_the_limit() -> None:
     assert memory.held.total() == 0
 
 
+@pytest.mark.parametrize("letter, width", [("a", 1), ("\N{OWL}", 4)])
+def test_long_ids_take_the_memory_of_their_text(letter: str, width: int) -> None:
+    memory = MemoryAccount(2 * (6000 + 8000 * width))
+    shell = Shell(memory)
+    responses = [shell.request(InitProducerIdRequest(letter * 8000 + str(n), 1000, n)).error for n in range(2)]
+    assert responses == [ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert memory.held.total() > 8000 * width
+
+
+def test_partitions_take_memory_until_their_transaction_ends() -> None:
+    memory = MemoryAccount(30_000)
+    shell = Shell(memory)
+    many = tuple(TopicPartition("many", number) for number in range(100))
+    shell.known |= set(many)
+    shell.leaders.update(dict.fromkeys(many, 2))
+    shell.init()
+    idle = memory.held.total()
+    errors = shell.request(AddPartitionsToTxnRequest("id", 100, 0, many)).partitions
+    assert {error for _, error in errors} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert memory.held.total() == idle
+    forty = many[:40]
+    shell.add(*forty)
+    held = memory.held.total()
+    assert held - idle >= 40 * 100
+    shell.add(*forty)
+    assert memory.held.total() == held, "they are part of it already"
+    errors = shell.request(AddPartitionsToTxnRequest("id", 100, 0, many)).partitions
+    assert {error for _, error in errors} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert shell.end() is ErrorCode.NONE
+    assert memory.held.total() == idle
+
+
+def test_partitions_whose_record_fails_take_no_memory() -> None:
+    memory = MemoryAccount(30_000)
+    shell = Shell(memory)
+    shell.init()
+    idle = memory.held.total()
+    shell.automatic = False
+    shell.request(AddPartitionsToTxnRequest("id", 100, 0, (A,)))
+    assert memory.held.total() > idle
+    shell.commit(ErrorCode.REQUEST_TIMED_OUT, written=False)
+    assert memory.held.total() == idle
+    shell.request(AddPartitionsToTxnRequest("id", 100, 0, (A,)))
+    shell.step(LeadershipChanged(LOG, None))
+    assert memory.held.total() == 0
+    shell.commit(ErrorCode.NOT_COORDINATOR, written=False)
+    assert memory.held.total() == 0
+
+
+def test_what_is_loaded_takes_memory_beyond_the_limit() -> None:
+    memory = MemoryAccount(100_000)
+    shell = Shell(memory)
+    shell.init()
+    shell.add(A)
+    held = memory.held.total()
+    shell.step(LeadershipChanged(LOG, None))
+    memory.limit = 0
+    shell.start()
+    assert memory.held.total() == held
+    assert shell.end() is ErrorCode.NONE
+    assert memory.held.total() < held
+
+
 def test_the_partition_of_a_group_is_added() -> None:
     shell = Shell()
     shell.init()
