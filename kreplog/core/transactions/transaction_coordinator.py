@@ -488,12 +488,7 @@ class TransactionCoordinator:
         """Whether the epoch was bumped by the same request, whose response was lost. Another's abort may have bumped it
         as well, which looks the same, as in Kafka; the epoch that is left for that is nobody's."""
         stored = transaction.stored
-        if (
-            not request.bumps_epoch
-            or transaction.pending
-            or stored.client_version < 2
-            or transaction.state not in ENDED
-        ):
+        if not request.bumps_epoch or stored.client_version < 2 or transaction.state not in ENDED:
             return False
         if request.producer_id == stored.producer_id:
             given = stored.next_producer_id != NO_PRODUCER_ID or not self._is_used_up(stored.producer_epoch)

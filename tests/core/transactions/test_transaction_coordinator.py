@@ -383,6 +383,24 @@ def test_kip_890_the_epoch_is_bumped_at_each_end_and_the_markers_have_it() -> No
     assert end_second(shell, 0, committed=False).error is ErrorCode.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize("last_epoch", [LAST_EPOCH, 0], ids=["another epoch", "another id"])
+def test_kip_890_an_end_that_is_sent_again_while_its_completion_is_appended_is_not_fenced(last_epoch: int) -> None:
+    shell = Shell(last_epoch=last_epoch)
+    shell.init()
+    for_leader(shell, A)
+    shell.automatic = False
+    end_second(shell, 0, new_id=300)
+    shell.commit()
+    ended = shell.replies[shell.count]
+    assert ended.error is ErrorCode.NONE
+    shell.answer()
+    assert len(shell.appends) == 1, "that of CompleteCommit"
+    assert end_second(shell, 0, new_id=301).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.commit()
+    assert shell.state == "CompleteCommit"
+    assert end_second(shell, 0, new_id=302) == ended
+
+
 def test_kip_890_a_producer_whose_epochs_are_used_up_goes_on_with_another_id() -> None:
     shell = ongoing()
     stored = shell.log[-1].value
