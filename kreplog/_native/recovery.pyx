@@ -198,8 +198,8 @@ cdef class Recovery:
         """Bring the offsets of the position into the bounds of the log as it is now."""
         cdef SegmentedLog log = self.log
         cdef Position* position = &log.position
-        if not self.known and not self.fresh:
-            position.dense_from = position.leo
+        if self.unsettled:  # a truncation may have been broken off
+            position.dense_from = min(position.dense_from, position.leo)
         if self.checkpointed > self.seen and self.known and position.leo > self.seen:
             position.high_watermark = self.checkpointed  # another program, Kafka say, went on where we left off
         if not log.replicated:

@@ -52,7 +52,8 @@ cdef class TailCheck:
         self.cuts = []
 
     cdef int64_t run(self, int64_t start) except -1:
-        """Check from `start` on; return the log end offset."""
+        """Check from `start` on; return the log end offset, which no interrupted truncation leaves in a gap beyond its
+        own end."""
         cdef list segments = self.log._segments
         cdef Py_ssize_t i = max(self.log.segment_index(segments, start), 0)
         cdef Segment segment
@@ -78,14 +79,15 @@ cdef class TailCheck:
         self.log.cuts = tuple(self.cuts)
         if self.progress is not None:
             self.progress(self.total, self.total)
-        return self.expected
+        return min(self.expected, self.limit) if self.code == CUT_HERE else self.expected
 
     cdef bint follows(self, Segment segment) except -1:
         """Whether the check continues in this segment."""
-        if self.code == BATCH_OK and self.expected >= 0 and segment.base_offset != self.expected and (
-            segment.base_offset < self.expected or self.expected >= self.log.position.dense_from
-        ):
-            self.code = BAD_BASE_OFFSET
+        if self.code == BATCH_OK and self.expected >= 0 and segment.base_offset != self.expected:
+            if 0 <= self.limit <= segment.base_offset:
+                self.code = CUT_HERE
+            elif segment.base_offset < self.expected or self.expected >= self.log.position.dense_from:
+                self.code = BAD_BASE_OFFSET
         return self.code == BATCH_OK
 
     cdef int64_t walk(self, Segment segment) except -1:
@@ -159,12 +161,15 @@ cdef class TailCheck:
         """Delete the segments from number `i` on."""
         cdef list segments = self.log._segments
         cdef Segment segment
-        _logger.warning(
-            "%s: %d segments from offset %d on do not follow the log, which ends at %d; they are deleted",
-            self.log.name, len(segments) - i, (<Segment> segments[i]).base_offset, self.expected,
-        )
+        if self.code != CUT_HERE:
+            _logger.warning(
+                "%s: %d segments from offset %d on do not follow the log, which ends at %d; they are deleted",
+                self.log.name, len(segments) - i, (<Segment> segments[i]).base_offset, self.expected,
+            )
         for segment in reversed(segments[i:]):
-            self.cuts.append(Cut(segment.path, 0, segment.base_offset, segment.byte_size(), reason_of(BAD_BASE_OFFSET)))
+            if self.code != CUT_HERE:
+                reason = reason_of(BAD_BASE_OFFSET)
+                self.cuts.append(Cut(segment.path, 0, segment.base_offset, segment.byte_size(), reason))
             segment.delete()
         self.log._segments = segments[:i]
         self.log.directory_changed = True

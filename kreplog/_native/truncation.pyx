@@ -146,7 +146,6 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
     if everything:
         log.position.log_start_offset = log.position.high_watermark
     log.position.log_start_offset = min(log.position.log_start_offset, end)
-    log.position.dense_from = min(log.position.dense_from, end)
     log.position.active_size = -1
     publish_durably(log)
     return 0
@@ -175,6 +174,7 @@ cdef int end_cut(SegmentedLog log) except -1:
     if log.ledger is not None:  # before an offset is given away again
         log.ledger.settle(log.position.leo)
     log.position.generation += 1
+    log.position.dense_from = min(log.position.dense_from, log.position.leo)  # only now: an error may leave more
     log.position.active_base = log.active.base_offset
     log.position.active_size = log.active.size
     log.state.publish(&log.position)

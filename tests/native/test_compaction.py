@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import sys
@@ -19,7 +21,8 @@ from kreplog import Log, LogConfig, Record
 from kreplog._native.batch import build
 from kreplog._native.state import STATE_NAME
 from kreplog._native.writable import abandon
-from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
+from kreplog.errors import CorruptBatchError, LogClosedError, LogFailedError, UsageError
+from tests.faults.forked import ends_by
 from tests.reference import CONTROL, HEADER, Batch, Rec, decode, encode, offset_checkpoint, split
 
 TRANSACTIONAL, DELETE_HORIZON = 16, 64
@@ -544,6 +547,57 @@ def test_compaction_and_retention_and_truncation_at_the_same_time(path: Path, se
             worker.join()
         assert not errors, errors
         assert log.verify().damages == ()
+
+
+@pytest.mark.parametrize(("log_start", "end"), [(0, 1), (3, 3)])
+def test_a_truncation_into_a_gap_that_a_kill_ends_is_completed(path: Path, log_start: int, end: int) -> None:
+    """To where it would have ended: not to the next batch, beyond offsets that would be missing then, so that nothing
+    from there on could be read."""
+    fill_with_gap(path, log_start)
+
+    def killed() -> None:
+        with Log.open(path, CONFIG) as log, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "unlink", lambda _: os._exit(7))
+            log.truncate_to(4)
+
+    assert ends_by(killed)[0] == 7
+    with Log.open(path, CONFIG) as log:
+        assert (log.log_end_offset, log.cuts) == (end, ())
+        assert log.append(b"d", b"d") == end
+        assert [record.value for record in log.read()] == [b"a", b"d"][log_start > 0 :]
+        assert log.verify().damages == ()
+
+
+@pytest.mark.parametrize("log_start", [0, 3])
+def test_a_truncation_into_a_gap_that_fails_makes_no_damage_of_the_gap(
+    path: Path, log_start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_with_gap(path, log_start)
+
+    def refuse(name: str) -> None:
+        raise OSError(errno.EIO, "refused", name)
+
+    log = Log.open(path, CONFIG)
+    with monkeypatch.context() as patched, pytest.raises(LogFailedError):
+        patched.setattr(os, "unlink", refuse)
+        log.truncate_to(4)
+    abandon(log)
+    with Log.open(path, CONFIG) as log:
+        assert (log.log_end_offset, log.cuts) == (7, ())
+        assert log.append(b"d", b"d") == 7
+        assert [record.offset for record in log.read()] == [0, 5, 6, 7][log_start > 0 :]
+        assert log.verify().damages == ()
+
+
+def fill_with_gap(path: Path, log_start: int) -> None:
+    with Log.open(path, CONFIG) as log:
+        for key in (b"a", b"b", b"b", b"b", b"b", b"b"):
+            log.append(key, key)
+        log.roll()
+        log.append(b"c", b"c")
+        log.compact(force=True)
+        assert rows(log) == [(0, 0), (5, 5), (6, 6)]
+        log.delete_records_before(log_start)
 
 
 def test_close_ends_a_compaction(path: Path) -> None:
