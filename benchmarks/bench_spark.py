@@ -158,7 +158,7 @@ def _load_ready_made(spark: SparkSession, where: Path) -> DataFrame:
 
 
 def _scan(name: str, query: str, load: Callable[[], DataFrame], pids: tuple[int, ...] = ()) -> Contestant:
-    """pids: of the brokers that are read."""
+    """A contestant that runs the query over what `load` returns. pids: of the brokers that are read."""
     return Contestant(name, (os.getpid(), *pids), lambda: lambda: QUERIES[query](load()))
 
 

@@ -57,7 +57,7 @@ class Broker(Protocol):
 
 
 def clients_of(tls: Path, ports: dict[str, int]) -> dict[str, Settings]:
-    """tls: the directory of the CA's certificate and the client's."""
+    """Settings of a client by protocol. tls: the directory of the CA's certificate and the client's."""
     secured: Settings = {"ssl.ca.location": str(tls / "ca.pem")}
     certified: Settings = {
         "ssl.certificate.location": str(tls / "client.pem"),

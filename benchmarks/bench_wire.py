@@ -59,7 +59,7 @@ class Row:
 
 
 def rows(seed: int, scale: int) -> Iterator[Row]:
-    """scale: 1 for real sizes; records and partitions are divided by it."""
+    """Rows of the benchmark. scale: 1 for real sizes; records and partitions are divided by it."""
     noise = random.Random(seed).randbytes
     for size in (64 << 10, 1 << 20):
         yield produce_decode(noise(size // scale))

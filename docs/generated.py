@@ -324,7 +324,7 @@ def _broker_settings() -> str:
 
 
 def _broker_takes_effect(name: str, topic: str | None) -> str:
-    """topic: the topic's setting that replaces it, if any."""
+    """When a change of a broker's setting takes effect. topic: the topic's setting that replaces it, if any."""
     if name == "log.cleanup.policy":
         return "read-only: broker start; for topics that the broker creates without their own `cleanup.policy`"
     when = "read-only: broker start"

@@ -58,7 +58,9 @@ class TopicCodec(ABC):
 
     @abstractmethod
     def for_topic(self, path: str, field: str) -> ObjectCodec:
-        """path: `<folder>/<topic>`. field: "key" or "value". Raises UsageError."""
+        """The codec of keys or values of a topic.
+
+        path: `<folder>/<topic>`. field: "key" or "value". Raises UsageError."""
 
 
 CodecLike: TypeAlias = str | ObjectCodec | TopicCodec | tuple[Callable[[Any], Any], Callable[[bytes], Any]] | None

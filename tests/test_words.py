@@ -13,7 +13,9 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -63,6 +65,9 @@ SHARED_MODULES = {
 FIELDS_FIRST = re.compile(r"\w+(, \w+)*: ")
 """How a docstring begins that lists the fields of a class before it says what the class is."""
 
+PARAMETERS_FIRST = re.compile(r"[a-z]\w*(, \w+)*: ")
+"""How a docstring begins that lists parameters before it says what the function does."""
+
 FRAGMENT = re.compile(r"(Of|Those|What|Whose|Whoever|Who|How|All that)\b")
 """How a docstring begins that does not name its subject, so that no search finds it. Docstrings of tests may."""
 
@@ -82,20 +87,39 @@ def banned(identifier: str) -> bool:
     return bool(PARTS.intersection(words)) or "_".join(words) in WHOLE
 
 
-def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, identifier) of all that a module names itself."""
-    for node in ast.walk(tree):
+class Outline(NamedTuple):
+    """All that the tests look at of the syntax tree of a module: each file is parsed and walked once."""
+
+    names: list[tuple[int, str]]
+    """(line, identifier) of all that the module names itself."""
+    classes: list[tuple[int, str, str]]
+    """(line, name, docstring) of each class."""
+    functions: list[tuple[int, str]]
+    """(line, docstring) of each function and method."""
+
+
+def outline_of(text: str) -> Outline:
+    outline = Outline([], [], [])
+    for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield node.lineno, name
-            case ast.arg(arg=name) | ast.ClassDef(name=name):
-                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                outline.names.append((node.lineno, name))
+            case ast.ClassDef(name=name):
+                outline.names.append((node.lineno, name))
+                outline.classes.append((node.lineno, name, ast.get_docstring(node) or ""))
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield node.lineno, name
+                outline.names.append((node.lineno, name))
+                outline.functions.append((node.lineno, ast.get_docstring(node) or ""))
             case ast.alias(name=name, asname=str(renamed)):
-                yield node.lineno, renamed
+                outline.names.append((node.lineno, renamed))
             case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
-                yield node.lineno, name
+                outline.names.append((node.lineno, name))
+    return outline
+
+
+@cache
+def outline(path: Path) -> Outline:
+    return outline_of(path.read_text(encoding="utf-8"))
 
 
 def cython_names(text: str) -> Iterator[tuple[int, str]]:
@@ -106,8 +130,9 @@ def cython_names(text: str) -> Iterator[tuple[int, str]]:
 
 
 def names_of(path: Path) -> Iterator[tuple[int, str]]:
-    text = path.read_text(encoding="utf-8")
-    return cython_names(text) if path.suffix in (".pyx", ".pxd") else bound_names(ast.parse(text))
+    if path.suffix in (".pyx", ".pxd"):
+        return cython_names(path.read_text(encoding="utf-8"))
+    return iter(outline(path).names)
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -164,11 +189,10 @@ def classes() -> dict[str, list[str]]:
     """Public names of classes, and the modules that define them."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in package_files(".py", ".pyx"):
-        text = path.read_text(encoding="utf-8")
         if path.suffix == ".pyx":
-            names = re.findall(r"^(?:cdef )?class (\w+)", text, re.MULTILINE)
+            names = re.findall(r"^(?:cdef )?class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         else:
-            names = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+            names = [name for _, name, _ in outline(path).classes]
         for name in names:
             found[name].append(str(path.relative_to(ROOT)))
     return found
@@ -191,43 +215,44 @@ def test_no_name_stands_for_two(named: object, shared: dict[str, str]) -> None:
     assert not shared.keys() - twice.keys(), "these are named once only: delete their lines"
 
 
-def class_docstrings(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """(line, docstring) of each class of a module."""
+def class_docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, docstring) of each class of a module that has one."""
     if path.suffix in (".pyx", ".pxd"):
+        text = path.read_text(encoding="utf-8")
         for found in _CYTHON_CLASS.finditer(text):
             yield text.count("\n", 0, found.start(1)) + 1, found[1]
         return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and (docstring := ast.get_docstring(node)) is not None:
-            yield node.lineno, docstring
+    yield from ((line, docstring) for line, _, docstring in outline(path).classes if docstring)
 
 
 def test_a_class_docstring_says_first_what_the_class_is() -> None:
     wrong = [
         f"{place(path, line)}: {docstring.splitlines()[0]}"
         for path in files(".py", ".pyi", ".pyx", ".pxd")
-        for line, docstring in class_docstrings(path, path.read_text(encoding="utf-8"))
+        for line, docstring in class_docstrings(path)
         if FIELDS_FIRST.match(docstring)
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_docstring_begins_with_what_it_is_about() -> None:
-    defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    """Neither with a fragment, nor, of a function, with its parameters."""
     wrong = [
-        f"{place(path, node.lineno)}: {docstring.splitlines()[0]}"
+        f"{place(path, line)}: {docstring.splitlines()[0]}"
         for path in files(".py", ".pyi")
         if not path.is_relative_to(ROOT / "tests")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, defined) and FRAGMENT.match(docstring := ast.get_docstring(node) or "")
+        for line, docstring in (*class_docstrings(path), *outline(path).functions)
+        if FRAGMENT.match(docstring) or PARAMETERS_FIRST.match(docstring)
     ]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", ["module.py", "module.pyx"])
-def test_a_docstring_that_begins_with_fields_is_seen(name: str) -> None:
+def test_a_docstring_that_begins_with_fields_is_seen(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     text = 'class Batch(Base):\n    """size: in bytes."""\n\nclass Log:\n    """A log. path: its directory."""\n'
-    found = list(class_docstrings(Path(name), text))
+    path.write_text(text)
+    found = list(class_docstrings(path))
     assert [bool(FIELDS_FIRST.match(docstring)) for _, docstring in found] == [True, False]
 
 
@@ -236,7 +261,7 @@ def test_a_docstring_that_begins_with_fields_is_seen(name: str) -> None:
     ["told = 1", "def f(one): pass", "class Departed: pass", "for who in (): pass", "import os as asked", "x.news = 1"],
 )
 def test_a_banned_identifier_is_seen(text: str) -> None:
-    assert [name for _, name in bound_names(ast.parse(text)) if banned(name)]
+    assert [name for _, name in outline_of(text).names if banned(name)]
     assert banned("isHeir") and banned("TOLD_EVERY_S") and not banned("one_by_one") and not banned("somewhat")
 
 

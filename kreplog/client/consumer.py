@@ -351,7 +351,7 @@ class Consumer(Closing):
     def _list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """isolation_level: None for the consumer's."""
+        """The offset of each partition by time, None where there is none. isolation_level: None for the consumer's."""
         level = self._settings.isolation_level if isolation_level is None else _isolation_level(isolation_level)
         wanted = [_partition(at) for at in partitions]
         with self._alone():

@@ -31,8 +31,9 @@ def list_offsets(
     deadline: float,
     isolation_level: int = 0,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """timestamp: in ms, or EARLIEST, LATEST of core.messages; None where no record is as late.
+    """The first offset of each partition whose record is as late as `timestamp`; None where no record is.
 
+    timestamp: in ms, or EARLIEST, LATEST of core.messages.
     isolation_level: 1 is read_committed, where LATEST is the last stable offset. Raises as request_from_leaders."""
 
     def fields(led: Sequence[TopicPartition]) -> dict[str, Any]:

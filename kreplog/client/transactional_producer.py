@@ -177,7 +177,7 @@ class TransactionalProducer(Producer):
         }
 
     def _call(self, api: ApiKey, refusal: Any, key: str | None = None, **fields: Any) -> Any:
-        """key: of a group, None for the transactional id."""
+        """The response of the coordinator. key: of a group, None for the transactional id."""
         deadline = time.monotonic() + self._delivery_timeout_s
         try:
             if key is None:

@@ -25,7 +25,7 @@ class Timeline:
         self.end = 0
 
     def add(self, time_ms: int, events: Iterable[dict[str, Any]]) -> None:
-        """time_ms: milliseconds since 1970 at which they were seen."""
+        """Append events. time_ms: milliseconds since 1970 at which they were seen."""
         for event in events:
             self._events.append({"number": self.end, "time_ms": time_ms, **event})
             self._partitions += _partitions(event)

@@ -31,6 +31,8 @@ def quota_of(member: int, members: Collection[int], partitions: int) -> int:
 
 
 def balance(member: int, members: Collection[int], owned: Sequence[int], partitions: int) -> Balance:
-    """owned: the member's partitions, the longest owned first, which stay."""
+    """Partitions that a member releases, and how many it lacks.
+
+    owned: the member's partitions, the longest owned first, which stay."""
     quota = quota_of(member, members, partitions)
     return Balance(tuple(owned[quota:]), max(0, quota - len(owned)))

@@ -19,7 +19,9 @@ from kreplog.core.setting_values import field_type
 
 
 def topic_defaults(static: TopicConfig, default: Configs) -> TopicConfig:
-    """static: of the controller. default: the cluster-wide dynamic configs, of which a value that is not allowed, such
+    """Values of settings that a topic does not have.
+
+    static: of the controller. default: the cluster-wide dynamic configs, of which a value that is not allowed, such
     as a newer version's, is ignored."""
     for name, text in default:
         field = SETTINGS_OF_TOPICS.get(name)

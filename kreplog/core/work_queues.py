@@ -83,7 +83,9 @@ class QueuePartition:
     generation: it is raised by each truncation."""
 
     def __init__(self, start: int, metadata: str, config: WorkQueueConfig, generation: int = 0) -> None:
-        """start, metadata: as committed; metadata that no work queue wrote is ignored. generation: above those that
+        """The deliveries of a partition as they were committed.
+
+        start, metadata: as committed; metadata that no work queue wrote is ignored. generation: above those that
         this process has had of the partition. Raises ValueError for a work queue's metadata that is damaged or of
         another version."""
         self.end_offset = start

@@ -145,7 +145,7 @@ class _DataWalk:
         self._most = MAX_FREE_VALUES + len(data)
 
     def value(self, schema: Any, depth: int) -> None:
-        """depth: records, arrays and maps around it. Raises ValueError."""
+        """Skip a value of the schema. depth: records, arrays and maps around it. Raises ValueError."""
         self._values += 1
         self._check_count(self._values)
         while True:

@@ -194,7 +194,9 @@ def _facts(
     shrunk: tuple[Options, Result] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """shrunk: the first failing seed with fewer faults; the others are reported as they were run."""
+    """The report as JSON has it.
+
+    shrunk: the first failing seed with fewer faults; the others are reported as they were run."""
     reported = [(result, options) for result in failed]
     if shrunk is not None:
         reported[0] = shrunk[1], shrunk[0]

@@ -53,7 +53,7 @@ class AutomaticCreationChecker:
         self._ended_ms: dict[tuple[object, str], int] = {}
 
     def begins(self, process: object, topic: str, now_ms: int) -> None:
-        """now_ms: by the clock of the process."""
+        """Check that a topic may be created now. now_ms: by the clock of the process."""
         if topic not in WANTED:
             self._violate("created unasked", f"topic {topic} is created, which no client lets be created")
         before_ms = self._ended_ms.get((process, topic), now_ms - RETRY_MS)

@@ -360,5 +360,5 @@ class QueueMember(CursorMember):
 
 
 def now_ms() -> int:
-    """Monotonic: no change of the date ends a lock, or makes one longer."""
+    """Milliseconds of a monotonic clock: no change of the date ends a lock, or makes one longer."""
     return time.monotonic_ns() // 1_000_000

@@ -48,7 +48,9 @@ class TopicFollow(Generic[T]):
         convert: Callable[[int, Any], T | None],
         isolation: str,
     ) -> None:
-        """starts: the first offset by partition, the log start of those that are left out. convert: what an item of a
+        """A reader of all partitions.
+
+        starts: the first offset by partition, the log start of those that are left out. convert: what an item of a
         partition is returned as; None leaves it out."""
         checked_timeout(timeout)
         self._folder = folder

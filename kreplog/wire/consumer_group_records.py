@@ -162,7 +162,9 @@ _ENCODERS: dict[type, Callable[[Any], tuple[bytes, bytes | None]]] = {
 
 
 def decode_record(kind: int, key: FieldReader, value: bytes | None) -> ConsumerGroupLogRecord | None:
-    """key: behind its type `kind`. None for a type or version that is not known. Raises ValueError or struct.error for
+    """A record of `__consumer_offsets` as a message. None for a type or version that is not known.
+
+    key: behind its type `kind`. Raises ValueError or struct.error for
     bytes that are no such record."""
     found = _DECODERS.get(kind)
     if found is None:

@@ -348,7 +348,7 @@ def _struct_shape(fields: list[dict[str, Any]], version: int, compact: bool, *, 
 
 
 def _operation(field: dict[str, Any], version: int, compact: bool, *, tagless: bool) -> tuple[Any, ...]:
-    """tagless: inside of a tagged field, where the library reads no tags."""
+    """The operation that encodes a field. tagless: inside of a tagged field, where the library reads no tags."""
     nullable = _holds(field.get("nullableVersions", "none"), version)
     kind = field["type"]
     if kind.startswith("[]"):

@@ -53,7 +53,7 @@ def compact_numbers(values: Sequence[int]) -> bytes:
 
 
 def compact_array(items: Sequence[bytes]) -> bytes:
-    """items: encoded already."""
+    """An array of a flexible version. items: encoded already."""
     return varint(len(items) + 1) + b"".join(items)
 
 

@@ -212,7 +212,7 @@ def decode_leaders_add_partitions(frame: Buffer, header: RequestHeader) -> list[
 def encode_leaders_add_partitions_response(
     responses: Mapping[str, AddPartitionsToTxnResponse], header: RequestHeader
 ) -> list[Buffer]:
-    """responses: by transactional id."""
+    """The response to a leader that verifies partitions. responses: by transactional id."""
     results = [
         {
             "transactional_id": transactional_id,
@@ -254,7 +254,9 @@ def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) ->
 
 
 def decode_write_markers(frame: Buffer, header: RequestHeader, timeout_ms: int) -> WriteMarkersRequest:
-    """timeout_ms: how long the in-sync replicas may take to have the markers."""
+    """A request for the markers of one transaction.
+
+    timeout_ms: how long the in-sync replicas may take to have the markers."""
     message = generic.decode_request(frame, header)
     if len(message.markers) != 1:
         raise PeerProtocolError(f"{len(message.markers)} transactions in a request for markers: brokers send one")

@@ -255,7 +255,9 @@ class SinkDirectory:
         return {partition: stack.enter_context(self._open(str(partition))) for partition in sorted(extents)}
 
     def _open(self, name: str, *, committed: CommitRecord | None = None) -> Log:
-        """committed: the job that is to be completed. Raises LogLockedError where another process has the log,
+        """The log of a partition, open for writing.
+
+        committed: the job that is to be completed. Raises LogLockedError where another process has the log,
         StorageError."""
         config = self._config
         if committed is not None and committed.max_message_bytes > config.max_message_bytes:

@@ -73,7 +73,9 @@ class OpenLogs:
         return states
 
     def _state(self, log: kreplog.Log, entry: _OpenLog | None) -> PartitionSnapshot:
-        """entry: that of `log` if it stays open; it holds what is read from files, which seldom changes."""
+        """A snapshot of a partition.
+
+        entry: that of `log` if it stays open; it holds what is read from files, which seldom changes."""
         end = end_offset(log, self._options.consumer.isolation_level)
         start = min(log.log_start_offset, end)
         if entry is None:

@@ -137,7 +137,9 @@ class KreplogDataSource(Shipped, DataSource):
         return StreamReader(options, schema.fieldNames())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """overwrite: the output mode is complete, whose rows are appended as any others, as in Spark's Kafka sink."""
+        """The writer of a stream.
+
+        overwrite: the output mode is complete, whose rows are appended as any others, as in Spark's Kafka sink."""
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:

@@ -32,6 +32,6 @@ class AdvertisedBrokers:
 def advertised_brokers(
     metadata: MetadataCache, failed: RecentlyFailedBrokers, own: Callable[[], BrokerRegistration], now_ms: int
 ) -> AdvertisedBrokers:
-    """own: as for MetadataCache.listed_brokers."""
+    """Brokers that live, and with them those that failed recently. own: as for MetadataCache.listed_brokers."""
     live = metadata.listed_brokers(own)
     return AdvertisedBrokers(live, (*live.values(), *failed.listed(now_ms)))

@@ -43,7 +43,9 @@ def topics_from(cursor: PartitionCursor, requested: Collection[str], known: Iter
 def portion(
     cursor: PartitionCursor, topics: Iterable[str], known: Mapping[str, Collection[int]], limit: int
 ) -> Portion:
-    """topics: of `topics_from`. known: the partitions of topics that exist, in order. limit: of `portion_limit`."""
+    """The portion of a response that begins at the cursor.
+
+    topics: of `topics_from`. known: the partitions of topics that exist, in order. limit: of `portion_limit`."""
     found: list[tuple[str, list[int] | None]] = []
     remaining = limit
     for name in topics:

@@ -33,7 +33,9 @@ class AtStart(Enum):
 
 
 def at_start(*, has_replica: bool, is_committed: bool, complete: bool) -> AtStart:
-    """has_replica: a log directory has the partition under its own name. is_committed: one has the replaced replica of
+    """The action for a copy that is found.
+
+    has_replica: a log directory has the partition under its own name. is_committed: one has the replaced replica of
     the copy's id. complete: all log directories could be opened; else the replica may be in a missing one. No broker
     leaves both a replica and a committed copy: nobody knows which is the newer."""
     if has_replica:

@@ -49,7 +49,9 @@ class DirectoryStart(NamedTuple):
 
 
 def directory_start(clean_mark: bool, boot_mark: str | None, boot: str) -> DirectoryStart:
-    """clean_mark: whether the directory has the mark of a clean shutdown. boot_mark: the host's boot id in it, None if
+    """The end of the last use of a log directory, by its marks.
+
+    clean_mark: whether the directory has the mark of a clean shutdown. boot_mark: the host's boot id in it, None if
     it has none. boot: the host's boot id now.
 
     A crash of the process alone loses nothing: the host keeps what it wrote. The simulator does not run this rule: a

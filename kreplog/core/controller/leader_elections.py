@@ -89,7 +89,9 @@ class LeaderElections:
             yield from self._topics.delete_requests([nodes.UNCLEAN_ELECTION])
 
     def on_request(self, path: str) -> Steps[None]:
-        """path: a node of ELECTIONS, which names partitions; a preferred election with none is of all."""
+        """Elect leaders as a node of the store requests.
+
+        path: a node of ELECTIONS, which names partitions; a preferred election with none is of all."""
         found: Nodes = yield GetNodes((path,), watch=True)
         if found[0] is None:
             return

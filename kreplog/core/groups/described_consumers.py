@@ -33,7 +33,7 @@ def described(consumer: ConsumerGroup, cluster: ClusterTopics, assignor: str) ->
 
 
 def _member(consumer: ConsumerGroup, member_id: str, names: Mapping[str, str]) -> DescribedConsumer:
-    """names: of topics, by id."""
+    """A member as it is described. names: of topics, by id."""
     member, current = consumer.members[member_id], consumer.assignment_of(member_id)
     return DescribedConsumer(
         member_id,

@@ -79,7 +79,7 @@ def read_assignment(assignment: bytes) -> frozenset[TopicPartition] | None:
 
 
 def write_assignment(partitions: Iterable[TopicPartition], version: int) -> bytes:
-    """version: of the subscription of the member that it is for."""
+    """The bytes of an assignment. version: of the subscription of the member that it is for."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)

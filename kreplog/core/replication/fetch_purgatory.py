@@ -64,7 +64,9 @@ class FetchPurgatory:
         serves_racks: bool,
         quota: ReplicationQuota,
     ) -> None:
-        """serves_racks: consumers that name a rack are served by followers, too, to which leaders send them. quota: of
+        """A purgatory without fetches.
+
+        serves_racks: consumers that name a rack are served by followers, too, to which leaders send them. quota: of
         what followers fetch."""
         self._serves_racks = serves_racks
         self._quota = quota

@@ -31,7 +31,7 @@ _LABELS = frozenset(state.label for state in TransactionState)
 
 
 def describe(transactional_id: str, shard: TransactionShard | ErrorCode) -> DescribedTransaction:
-    """shard: that of the id, or why this broker cannot answer for it."""
+    """A transaction as it is described. shard: that of the id, or why this broker cannot answer for it."""
     if isinstance(shard, ErrorCode):
         return DescribedTransaction(shard, transactional_id)
     transaction = shard.transactions.get(transactional_id)

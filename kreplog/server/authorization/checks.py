@@ -91,7 +91,7 @@ class AuthorizationCheck:
     def allows(
         self, operation: Operation, kind: ResourceType, name: str, named: int = 1, *, logs_denied: bool = True
     ) -> bool:
-        """logs_denied: the request fails for it, rather than that it shows less."""
+        """Whether the client may do it. logs_denied: the request fails for it, rather than that it shows less."""
         decision = self.access.decide(operation, kind, name)
         if self._logs_allowed if decision.allowed else logs_denied:
             self.decisions.append(Decided(operation, kind, name, decision, named))

@@ -206,7 +206,7 @@ class AdminHandlers:
     async def _create_topic(
         self, topic: Any, partitions: int, validate_only: bool, mutate: Mutate = unlimited
     ) -> Fields:
-        """partitions: of all topics of the request."""
+        """Create a topic; returns the fields of its response. partitions: of all topics of the request."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
         entries = ((entry.partition_index, entry.broker_ids) for entry in topic.assignments)

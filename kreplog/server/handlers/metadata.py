@@ -120,7 +120,7 @@ class MetadataHandlers:
     # Metadata
 
     def metadata(self, request: Any, version: int, listener: str, mutate: Mutate) -> Description:
-        """mutate: charges topics that are created for the request."""
+        """The response to Metadata. mutate: charges topics that are created for the request."""
         clients, known = self._for_clients(listener), self._topics.all
         fields = {
             "brokers": [_endpoint(broker, "node_id") for broker in clients.listed],
@@ -213,7 +213,7 @@ class MetadataHandlers:
         }
 
     def _describe_resource(self, resource: Any, extent: tuple[bool, bool], known: Mapping[str, TopicView]) -> Fields:
-        """extent: whether synonyms and documentation are requested."""
+        """The configs of one resource. extent: whether synonyms and documentation are requested."""
         response: Fields = {
             "error_code": 0,
             "error_message": None,

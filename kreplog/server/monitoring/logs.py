@@ -171,7 +171,7 @@ class _File(RotatingFileHandler):
     """Rotates before the next record once it is full; records that cannot be written are dropped."""
 
     def __init__(self, path: Path, settings: LogSettings, *, delay: bool = False) -> None:
-        """delay: the file is made with the first record."""
+        """A log file that is rotated by size. delay: the file is made with the first record."""
         size, backups = settings.max_bytes, settings.backups
         super().__init__(path, maxBytes=size, backupCount=backups, encoding="utf-8", errors="replace", delay=delay)
 

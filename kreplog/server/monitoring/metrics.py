@@ -99,7 +99,7 @@ async def render(broker: MetricsSource) -> bytes:
 
 
 def _add(lines: list[str], name: str, kind: str, help: str, samples: Iterable[str | float]) -> None:
-    """samples: numbers, or labels and a number as text."""
+    """Append a metric in Prometheus' text format. samples: numbers, or labels and a number as text."""
     lines.append(f"# HELP {name} {help}")
     lines.append(f"# TYPE {name} {kind}")
     lines.extend(name + sample if isinstance(sample, str) else f"{name} {sample}" for sample in samples)

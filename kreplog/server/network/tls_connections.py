@@ -65,7 +65,7 @@ class TlsConnection(Connection):
             self._read()
 
     def _set_low_watermark(self, size: int) -> None:
-        """None: the system's socket may have less than what is missing, the start of a record being OpenSSL's."""
+        """Sets none: the system's socket may have less than what is missing, the start of a record being OpenSSL's."""
 
 
 def connection_over(

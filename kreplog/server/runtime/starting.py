@@ -149,7 +149,9 @@ class RecoveryProgress:
         self._began = self._logged_at = monotonic()
 
     def __call__(self, done: int, total: int, checked: int) -> None:
-        """done: replicas opened, of `total`. checked: bytes read; replicas that were closed cleanly need none."""
+        """Log the progress, now and then.
+
+        done: replicas opened, of `total`. checked: bytes read; replicas that were closed cleanly need none."""
         now = monotonic()
         if done == total or now - self._logged_at >= PROGRESS_INTERVAL_S:
             self._logged_at = now

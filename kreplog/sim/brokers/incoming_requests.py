@@ -34,7 +34,9 @@ class IncomingRequests:
         self._sessions = FetchSessionChecker(manager.broker_id, manager.fetch_session, violate)
 
     def receive(self, reply_to: int, request: Any, internal: bool) -> None:
-        """internal: it came by the listener that only brokers use. A fetch that a client has forged gets no response,
+        """Take a request.
+
+        internal: it came by the listener that only brokers use. A fetch that a client has forged gets no response,
         as if its connection were closed."""
         if isinstance(request, FetchByIds):
             self._fetch_by_ids(reply_to, request)

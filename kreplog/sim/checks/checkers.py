@@ -141,7 +141,9 @@ class Checkers:
             self.violations.append(Violation(kind, named, partitions, offset))
 
     def stats(self) -> dict[str, int]:
-        """acked, read: records. committed: of all partitions. excused: partitions that may lose records from here on,
+        """Counts of what was checked.
+
+        acked, read: records. committed: of all partitions. excused: partitions that may lose records from here on,
         without deleted ones."""
         return {
             **self.clients.counts,
@@ -189,7 +191,7 @@ class Checkers:
         self._delete(name, -1)
 
     def power_lost(self, losses: Iterable[Loss]) -> None:
-        """losses: as returned by Disk.crash."""
+        """Note what a loss of power took. losses: as returned by Disk.crash."""
         for loss in losses:
             now_ms = self.history.now_ms()
             self.history.add(PowerLost(now_ms, loss.partition, loss.topic_id, loss.broker, loss.start, loss.end))
@@ -203,7 +205,7 @@ class Checkers:
         )
 
     def disk_replaced(self, broker: int, lost: Mapping[TopicPartition, str]) -> None:
-        """lost: topic ids of all replicas on the broker's former disk."""
+        """Note an empty disk. lost: topic ids of all replicas on the broker's former disk."""
         self._replaced[broker] = lost
         self.strays.disk_replaced(broker)
 

@@ -47,7 +47,7 @@ class ClientChecker:
         self.counts = {"acked": 0, "read": 0}
 
     def observe(self, model: PartitionModel, event: Event) -> None:
-        """model: of the partition of the event."""
+        """Check an event of a client. model: of the partition of the event."""
         match event:
             case Ok(acks=-1):
                 self._acknowledged(model, event)

@@ -33,13 +33,13 @@ class StrayChecker:
     def assigned_again(
         self, broker: int, partition: TopicPartition, topic_id: str, now_ms: int, *, restored: bool
     ) -> None:
-        """restored: it was still there."""
+        """Note that a stray replica is assigned to its broker again. restored: it was still there."""
         since_ms = self._since_ms.pop((broker, partition, topic_id), None)
         if not restored and since_ms is not None:
             self._check_expired(broker, partition, now_ms - since_ms)
 
     def on_disk(self, broker: int, strays: Collection[tuple[TopicPartition, str]], now_ms: int) -> None:
-        """strays: partition and topic id of those that the broker's disk has."""
+        """Check that no stray is gone too early. strays: partition and topic id of those that the broker's disk has."""
         for (of, partition, topic_id), since_ms in self._since_ms.items():
             if of == broker and (partition, topic_id) not in strays:
                 self._check_expired(broker, partition, now_ms - since_ms)

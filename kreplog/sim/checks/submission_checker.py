@@ -29,7 +29,7 @@ class SubmissionChecker:
         results: Sequence[Any] | None,
         error: CoordinationError | None,
     ) -> None:
-        """operations: none for a read. results: None after an error."""
+        """Check an answer of the store. operations: none for a read. results: None after an error."""
         if number != self._answered + 1:
             text = f"broker {self._broker} gets the answer to submission {number} after that to {self._answered}"
             self._violate("submission order", text)

@@ -367,7 +367,7 @@ class DiskLog:
             self._disk.observer.appended(self._disk.broker, self.partition, self, start)
 
     def _change(self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False) -> LogState:
-        """at_once: the change is atomic."""
+        """Change the files; returns the state of the log. at_once: the change is atomic."""
         files = self._open()
         try:
             tear = self._begin_write()

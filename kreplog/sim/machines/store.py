@@ -275,7 +275,7 @@ class VirtualStoreLink:
             outcome(None, error)
 
     def _send(self, number: int, operation: Operation | None) -> None:
-        """None: a heartbeat."""
+        """Send an operation to the store. None: a heartbeat."""
         self._forward.send(self._serve, self.session, number, operation, self._scheduler.now_us)
 
     def _serve(self, session: MemorySession, number: int, operation: Operation | None, sent_us: int) -> None:
