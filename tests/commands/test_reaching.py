@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, RequestTimedOutError
 
@@ -124,7 +125,11 @@ def test_librdkafka_lists_all_topics(cluster: LocalCluster, topic: Run) -> None:
     assert found.topics["for-rdkafka"].error is None
 
 
-def test_the_readme_example(cluster: LocalCluster, topic: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_example(
+    cluster: LocalCluster, topic: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to its first record: it would wait ten seconds for another."""
+    monkeypatch.setattr(KafkaConsumer, "__iter__", lambda consumer: iter([next(consumer)]))
     topic("create", "events", "-p", "4")
     section = (Path(__file__).parents[2] / "README.md").read_text().partition("## A cluster on one host")[2]
     code = section.partition("```python\n")[2].partition("```")[0]
