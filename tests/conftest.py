@@ -39,11 +39,12 @@ _FIGURE = "figure"
 
 WORKER_GROUPS = {
     "server": ("coord", "hostile", "server"),
-    "brokers": ("client", "client_libraries", "cluster", "commands", "console", "integration", "interop"),
+    "clients": ("client", "client_libraries", "commands", "interop"),
+    "clusters": ("cluster", "console", "integration"),
     "spark": ("spark",),
 }
 """Folders whose tests run one at a time: of brokers within pytest's process, of clusters of processes, and of Spark,
-since a process has one JVM. Brokers are two groups for the sake of the two workers, which get half of the time each."""
+since a process has one JVM. No group takes more than a third of the time, so that each worker has its share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
