@@ -5,6 +5,7 @@ Usage: python cursor.py DIRECTORY
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 
@@ -22,6 +23,7 @@ def total(topic: kreplog.Topic, database: sqlite3.Connection) -> None:
 
 
 def main(directory: str) -> None:
+    os.makedirs(directory, exist_ok=True)
     database = sqlite3.connect(f"{directory}/totals.db")
     database.execute("CREATE TABLE totals (customer TEXT PRIMARY KEY, total INTEGER)")
     with kreplog.Topic.open(f"{directory}/orders", partitions=2, key_codec="str", value_codec="json") as topic:

@@ -38,6 +38,7 @@ def relay(directory: str, killed_after: int = 0) -> None:
 
 
 def main(directory: str) -> None:
+    os.makedirs(directory, exist_ok=True)
     database = sqlite3.connect(f"{directory}/shop.db")
     database.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY, item TEXT)")
     database.execute("CREATE TABLE outbox (number INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT)")

@@ -71,7 +71,7 @@ def test_each_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", IN_A_DIRECTORY)
 def test_in_a_directory(name: str, tmp_path: Path) -> None:
-    assert lines_of(name, str(tmp_path)) == IN_A_DIRECTORY[name]
+    assert lines_of(name, str(tmp_path / "new")) == IN_A_DIRECTORY[name], "which makes its directory"
 
 
 @pytest.mark.parametrize("name", IN_A_DIRECTORY)

@@ -1,7 +1,7 @@
 """Cursor: the named, durable position of a reader in a topic.
 
 Committed positions are offsets of a consumer group in `__consumer_offsets` beside the data, so that a broker which
-takes the folder over shows them as such; or rows of the SQLite database to which the reader writes its results.
+takes the folder over shows them as such; or rows of the database to which the reader writes its results.
 """
 
 from __future__ import annotations
@@ -10,22 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from kreplog.errors import ArgumentTypeError, UsageError
+from kreplog.errors import UsageError
+from kreplog.topic.cursor_database import DbApiConnection, StoredCursor, database_of
 from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import OnError
 from kreplog.topic.merge import TopicRecord
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from kreplog.topic import Topic
-
-TABLE = "kreplog_cursors"
-_CREATE = (
-    f"CREATE TABLE IF NOT EXISTS {TABLE} (topic_id TEXT, topic TEXT, name TEXT, partition INTEGER, next_offset INTEGER,"
-    " PRIMARY KEY (topic_id, topic, name, partition)) WITHOUT ROWID"
-)
 
 
 class Cursor(LockedCursor):
@@ -163,41 +156,31 @@ class Cursor(LockedCursor):
         return self._with_leader_epoch(number, position)
 
     @contextmanager
-    def transaction(self, connection: sqlite3.Connection) -> Iterator[Self]:
+    def transaction(self, connection: DbApiConnection) -> Iterator[Self]:
         """Keep the position in the caller's database, in one transaction with what the caller writes there: exactly
         once.
 
-        The position is read from the table kreplog_cursors of the database; the first time, it is that of the cursor.
-        At the end of the `with` statement it is written and all is committed; an error rolls all back, the position
-        too. Positions in the database and those of `commit` are independent: use one of them for a cursor.
-        Raises UsageError (a transaction is open on the connection), and what sqlite3 raises.
+        connection: of sqlite3, or of another driver as PEP 249 has it, such as psycopg or DuckDB. The position is read
+        from the table kreplog_cursors of the database; the first time, it is that of the cursor. At the end of the
+        `with` statement it is written and all is committed; an error rolls all back, the position too. Positions in
+        the database and those of `commit` are independent: use one of them for a cursor. Where transactions begin by
+        themselves (`autocommit` is False), what was written before the `with` statement is part of it.
+        Raises UsageError (a transaction is open on the connection, or, of sqlite3, was ended inside of the `with`
+        statement; each statement is committed by itself), CursorFencedError (another has written the position),
+        ArgumentTypeError, and what the driver raises.
         """
-        import sqlite3  # here alone: not every Python has it
-
         self._check_open()
-        if not isinstance(connection, sqlite3.Connection):
-            raise ArgumentTypeError(f"connection is a sqlite3.Connection, not {type(connection).__name__}")
-        if connection.in_transaction:
-            raise UsageError("a transaction is open on the connection: commit it first, or roll it back")
-        key = str(self._topic.topic_id or ""), self._topic.name, self._name
+        stored_as = StoredCursor(str(self._topic.topic_id or ""), self._topic.name, self._name)
+        database = database_of(connection, stored_as)
         before = self.positions, set(self._unverified), set(self._truncated)
-        connection.execute("BEGIN IMMEDIATE")
         try:
-            connection.execute(_CREATE)
-            stored = connection.execute(
-                f"SELECT partition, next_offset FROM {TABLE} WHERE topic_id = ? AND topic = ? AND name = ?", key
-            )
-            self._positions.update(stored.fetchall())
-            yield self
-            self._check_open()
-            connection.executemany(
-                f"INSERT OR REPLACE INTO {TABLE} VALUES (?, ?, ?, ?, ?)",
-                [(*key, number, offset) for number, offset in self._positions.items()],
-            )
-            connection.commit()
+            with database.transaction() as stored:
+                self._positions.update(stored)
+                yield self
+                self._check_open()
+                database.write(stored, self._positions)
         except BaseException:
             self._positions, self._unverified, self._truncated = before
-            connection.rollback()
             raise
         self._committed = dict(self._positions)
 

@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -343,67 +342,3 @@ class TestOwner:
         with pytest.raises(errors.InvalidTopicError):
             topic.cursor(name)
         assert not list(path.parent.glob("*@*"))
-
-
-class TestTransaction:
-    @pytest.fixture
-    def database(self, tmp_path: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(tmp_path / "results.db")
-        connection.execute("CREATE TABLE results (value TEXT)")
-        return connection
-
-    def values(self, database: sqlite3.Connection) -> list[str]:
-        return [value for (value,) in database.execute("SELECT value FROM results")]
-
-    def test_results_and_place_are_committed_together(self, topic: Topic, database: sqlite3.Connection) -> None:
-        with topic.cursor("a") as cursor:
-            with cursor.transaction(database):
-                database.executemany("INSERT INTO results VALUES (?)", [(r.value.decode(),) for r in cursor])
-            assert not database.in_transaction and cursor.lag() == {0: 0, 1: 0}
-        topic.append(b"new", partition=0)
-        with topic.cursor("a") as cursor, cursor.transaction(database):
-            assert [record.value for record in cursor] == [b"new"], "the place is that of the database"
-        assert sorted(self.values(database)) == [str(number) for number in range(10)]
-
-    def test_an_error_rolls_both_back(self, topic: Topic, database: sqlite3.Connection) -> None:
-        with topic.cursor("a") as cursor:
-            with pytest.raises(ZeroDivisionError), cursor.transaction(database):
-                for record in cursor:
-                    database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
-                    if record.offset == 3:
-                        raise ZeroDivisionError
-            assert cursor.positions == {0: 0, 1: 0} and self.values(database) == []
-
-    def test_a_killed_process_has_done_nothing_or_all(self, path: Path, tmp_path: Path) -> None:
-        def work(die: bool) -> None:
-            database = sqlite3.connect(tmp_path / "results.db")
-            database.execute("CREATE TABLE IF NOT EXISTS results (value TEXT)")
-            with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor:
-                while any(cursor.lag().values()):
-                    with cursor.transaction(database):
-                        for record in cursor:
-                            database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
-                            if record.offset == 2:
-                                break
-                        if die:
-                            os.kill(os.getpid(), 9)
-                    die = True
-
-        with Topic.open(path, 1) as topic:
-            for number in range(10):
-                topic.append(b"%d" % number)
-            assert ends_by(lambda: work(True))[0] == -9
-            assert ends_by(lambda: work(False))[0] in (0, -9)
-        database = sqlite3.connect(tmp_path / "results.db")
-        assert self.values(database) == ["0", "1", "2"]
-        with Topic.open(path, read_only=True) as reader, reader.cursor("a") as cursor, cursor.transaction(database):
-            assert cursor.positions == {0: 3}
-
-    def test_what_is_no_free_connection(self, topic: Topic, database: sqlite3.Connection) -> None:
-        with topic.cursor("a") as cursor:
-            database.execute("INSERT INTO results VALUES ('x')")
-            with pytest.raises(errors.UsageError, match="open on the connection"), cursor.transaction(database):
-                pass
-            path: Any = "results.db"
-            with pytest.raises(errors.ArgumentTypeError), cursor.transaction(path):
-                pass
