@@ -6,6 +6,7 @@ first segment that must not be looked at is dirty. Source: Kafka's LogCleaner, L
 """
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.stdint cimport INT32_MAX, int64_t
 
@@ -76,9 +77,11 @@ cdef class Throttle:
     cdef object between  # called where no lock is held, or None
 
     cdef int spend(self, int64_t size) except -1:
-        """Wait until `size` bytes more are allowed. Raises LogClosedError, and what `between` raises."""
+        """Wait until `size` bytes more are allowed. Raises LogClosedError, and what `between` or a signal's handler
+        raises."""
         cdef double ahead
         self.check()
+        PyErr_CheckSignals()
         if self.between is not None:
             self.between()
         self.spent += size

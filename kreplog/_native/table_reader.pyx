@@ -6,6 +6,7 @@ partition is read again as a whole, since older values of their keys count then.
 """
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from kreplog._native.aborted cimport AbortedFilter
@@ -80,8 +81,8 @@ cdef class TableReader:
     def advance(self):
         """Apply what is committed now.
 
-        Raises CorruptBatchError, PartitionDeletedError, LogClosedError, StorageError, ResourceExhaustedError: the
-        batches before have been applied, and the next call goes on there."""
+        Raises CorruptBatchError, PartitionDeletedError, LogClosedError, StorageError, ResourceExhaustedError, and what a
+        signal's handler raises: the batches before have been applied, and the next call goes on there."""
         while True:
             try:
                 self.follow_log_start()
@@ -152,6 +153,7 @@ cdef class TableReader:
             self.base_offset = reader.header.base_offset
             self.crc = crc_in_epoch(reader.header.crc, reader.header.leader_epoch)
             self.next_offset = min(reader.expected, stop)
+            PyErr_CheckSignals()
         self.next_offset = min(reader.expected, reader.stop)
         return reader.stop == stop
 

@@ -386,9 +386,9 @@ class Topic(Closing):
     ) -> TopicFollow[TopicRecord]:
         """Iterate over the committed records of all partitions as they come, and wait for more.
 
-        For `for` and `async for`; a task that is cancelled while it waits has lost no record, and takes a thread of its
-        loop's executor meanwhile. start: offsets by partition, by default the log start, where partitions that are
-        added begin. A partition's records keep their order; partitions have turns of up to 256 records.
+        For `for` and `async for`; a task that is cancelled while it waits has lost no record, and all tasks that wait
+        for the topic share one thread. start: offsets by partition, by default the log start, where partitions that
+        are added begin. A partition's records keep their order; partitions have turns of up to 256 records.
         Ends after `timeout` seconds without a record, when the writer closes the topic or has closed it, and when this
         topic is closed. across_writers: the writer may close and die; goes on with the next one. isolation: as of
         `Log.follow`; an open transaction holds back its own partitions alone. on_error: as of `read`.

@@ -11,7 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kreplog.errors import ArgumentTypeError, CursorFencedError, UsageError
 
@@ -25,14 +25,6 @@ _MARKERS: Mapping[str, str] = {
     "pyformat": "%(v{0})s",
 }
 """A value's marker in a statement by the `paramstyle` of a driver."""
-
-
-class DbApiConnection(Protocol):
-    """A connection as PEP 249 has it."""
-
-    def cursor(self) -> Any: ...
-    def commit(self) -> Any: ...
-    def rollback(self) -> Any: ...
 
 
 class StoredCursor(NamedTuple):

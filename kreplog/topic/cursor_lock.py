@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kreplog._native.files import error_of
@@ -15,6 +16,7 @@ from kreplog.closing import Closing
 from kreplog.core.replication.epochs import Epochs, divergence_from, epoch_at
 from kreplog.errors import ArgumentTypeError, CursorLockedError, LogClosedError, LogTruncatedError, UsageError
 from kreplog.topic.cursor_log import CursorLog, CursorOffset
+from kreplog.topic.group_locks import unlock_all
 from kreplog.types import NO_EPOCH, TopicPartition, check_topic
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class LockedCursor(Closing):
         self._unverified: set[int] = set()  # partitions whose committed offset was not yet compared with their log
         self._truncated: set[int] = set()  # those whose committed offset is of records that are not in the log
         self._lock: int | None = _locked(topic, name, shared)
+        self._finalizer = weakref.finalize(self, _unlock, self._lock)  # of a cursor that is dropped, too
+        self._finalizer.atexit = False
         _cursors.add(self)
 
     @property
@@ -54,14 +58,13 @@ class LockedCursor(Closing):
 
     def close(self) -> None:
         """Release the cursor, without a commit. Closing twice does nothing."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to closing: a child may have the descriptor
-            os.close(lock)
+        self._lock = None
+        self._finalizer()
 
     def _after_fork_in_child(self) -> None:
         """In a forked child: the cursor is the parent's."""
         lock, self._lock = self._lock, None
+        self._finalizer.detach()
         if lock is not None:
             os.close(lock)
 
@@ -147,6 +150,15 @@ def _locked(topic: Topic, name: str, shared: bool) -> int:
         os.close(file)
         raise error_of("cannot write", path, error) from error
     return file
+
+
+def _unlock(lock: int) -> None:
+    """Release the lock, and those of a member, and close the file; not left to closing: a child may have the
+    descriptor."""
+    with suppress(OSError):  # closing releases them, too
+        unlock_all(lock)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
 
 
 def _after_fork_in_child() -> None:

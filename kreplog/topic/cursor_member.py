@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kreplog._native import reader
 from kreplog._native.following import FollowIterator
 from kreplog.core.cursor_groups import balance
-from kreplog.errors import KreplogError, LogTruncatedError
+from kreplog.errors import LogTruncatedError
 from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import Decoding
@@ -163,8 +162,5 @@ class CursorMember(LockedCursor, ABC):
 
     def close(self) -> None:
         """Leave the group, without a commit. Closing twice does nothing."""
-        if not self.closed:
-            with suppress(KreplogError, OSError):  # closing releases them, too
-                self._locks.unlock()
         super().close()
         self._positions, self._follows = {}, PartitionFollows()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kreplog.errors import UsageError
-from kreplog.topic.cursor_database import DbApiConnection, StoredCursor, database_of
+from kreplog.topic.cursor_database import StoredCursor, database_of
 from kreplog.topic.cursor_lock import LockedCursor
 from kreplog.topic.cursor_log import CursorLog, CursorOffset
 from kreplog.topic.decoding import OnError
@@ -156,7 +156,7 @@ class Cursor(LockedCursor):
         return self._with_leader_epoch(number, position)
 
     @contextmanager
-    def transaction(self, connection: DbApiConnection) -> Iterator[Self]:
+    def transaction(self, connection: Any) -> Iterator[Self]:
         """Keep the position in the caller's database, in one transaction with what the caller writes there: exactly
         once.
 

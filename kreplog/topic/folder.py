@@ -41,6 +41,7 @@ from kreplog.file_systems import needs_host_lock
 from kreplog.log import Log
 from kreplog.topic.appended import AppendedLogs
 from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
+from kreplog.topic.topic_waits import TopicWaits
 from kreplog.types import TopicPartition, check_partition_number, check_topic
 
 CHECKPOINTS = ("recovery-point", "replication", "log-start")
@@ -80,6 +81,7 @@ class TopicFolder:
         self.read_only = read_only
         self.closed = False
         self.logs: dict[int, PartitionLog] = {}
+        self.waits: TopicWaits | None = None  # of the tasks that follow the topic
         self.appended = AppendedLogs(self.folder, _checked_limit(max_open_partitions))
         self._mutex = threading.Lock()
         self._file_path = topic_file_path(self.folder, self.topic)

@@ -65,10 +65,6 @@ class GroupLocks:
             path=self._path,
         )
 
-    def unlock(self) -> None:
-        """Release all of the member's locks; not left to closing, since a child may have the descriptor."""
-        self._call(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, 0)
-
     def _lock(self, position: int) -> bool:
         try:
             self._call(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, position, 1)
@@ -97,4 +93,14 @@ class GroupLocks:
         return found
 
     def _call(self, command: int, kind: int, start: int, length: int) -> tuple[int, ...]:
-        return _FLOCK.unpack(fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)))
+        return _call(self._file, command, kind, start, length)
+
+
+def unlock_all(file: int) -> None:
+    """Release the locks that a member has by this descriptor, if it has any. Raises OSError."""
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        _call(file, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, 0)
+
+
+def _call(file: int, command: int, kind: int, start: int, length: int) -> tuple[int, ...]:
+    return _FLOCK.unpack(fcntl.fcntl(file, command, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from kreplog._native import reader
@@ -20,6 +21,7 @@ from kreplog._native.waiting import HighWatermarkWait, Outcome, checked_timeout,
 from kreplog.errors import ArgumentTypeError, LogClosedError, RecordDecodeError, UsageError
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.partition_follows import TURN, PartitionFollows
+from kreplog.topic.topic_waits import waits_of
 
 T = TypeVar("T")
 
@@ -103,14 +105,13 @@ class TopicFollow(Generic[T]):
         while True:
             try:
                 item = self._take()
-                if item is not None:
-                    return item
-                deadline_s = self._deadline(deadline_s)
-                waits = self._waits(deadline_s)
             except StopIteration:
                 raise StopAsyncIteration from None
-            if waits is not None:
-                await asyncio.get_running_loop().run_in_executor(None, sleep_any, waits)
+            if item is not None:
+                return item
+            deadline_s = self._deadline(deadline_s)
+            if not await waits_of(self._folder).wait(partial(self._waits, deadline_s)):
+                raise StopAsyncIteration
 
     def _take(self) -> T | None:
         while True:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pathlib import Path
 import lz4.block
 import pytest
 
-from kreplog import Log, LogConfig, errors
+from kreplog import Log, LogConfig, Table, errors
 from kreplog._native import batch
 from kreplog.closing import Closing
 from kreplog.errors import StorageError
@@ -86,6 +87,55 @@ def test_an_interrupt_is_not_replaced_by_what_a_close_raises() -> None:
     assert "the disk is full" in raised.value.__notes__[0]
     with pytest.raises(StorageError), Failing():
         raise ValueError
+
+
+class _Interrupted(Exception):
+    """Raised by the handler of a signal."""
+
+
+def is_interrupted(call: Callable[[], object], is_begun: Callable[[], bool]) -> bool:
+    """Send a signal whose handler raises while a call has begun; whether that came before its end."""
+    main, ended = threading.get_ident(), threading.Event()
+
+    def send() -> None:
+        while not is_begun():
+            if ended.wait(0.0005):
+                return
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    def interrupt(*_arguments: object) -> None:
+        raise _Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Thread(target=send)
+    try:
+        sender.start()
+        call()
+        ended.set()
+        sender.join()
+    except _Interrupted:
+        return True
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        ended.set()
+        sender.join()
+    return False
+
+
+def test_a_signal_ends_the_loading_of_a_table(path: Path) -> None:
+    """Ctrl-C, between two batches; not once all has been loaded."""
+    with Log.open(path) as log, Table.of(log) as table:
+        stopped = 0
+        for _ in range(20):  # where the signal comes too late, once more
+            start = log.log_end_offset
+            log.append_many([b"x" * 100] * 300_000, keys=[b"%d" % number for number in range(300_000)])
+            if is_interrupted(table.refresh, lambda start=start: table.offsets[0] > start):  # type: ignore[misc]
+                stopped = table.offsets[0]
+                if stopped < log.log_end_offset:
+                    break
+        assert 0 < stopped < log.log_end_offset
+        table.refresh()
+        assert table.offsets[0] == log.log_end_offset and len(table) == 300_000
 
 
 def test_an_interrupted_truncation_takes_no_more_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

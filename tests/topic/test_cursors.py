@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
@@ -247,6 +248,14 @@ class TestOwner:
         assert ends_by(die)[0] == -9
         with topic.cursor("billing") as cursor:
             assert cursor.positions == {0: 5, 1: 5}
+
+    def test_one_that_is_dropped_leaves_it(self, topic: Topic) -> None:
+        """Not closed: the lock would last as long as the process, and of a group its partitions be nobody's."""
+        for _ in range(2):
+            assert len(list(topic.cursor("a"))) == 10
+            assert len(list(topic.group_cursor("b").follow(timeout=0))) == 10
+            assert len(topic.work_queue("c").take(100, timeout=0)) == 10
+            gc.collect()
 
     def test_processes_commit_in_turn(self, path: Path, topic: Topic) -> None:
         """To one partition of the offsets, whose log each of them has open."""

@@ -6,7 +6,9 @@ import asyncio
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,5 +239,36 @@ def test_tasks(topic: Topic, path: Path) -> None:
         topic.close()
         with pytest.raises(StopAsyncIteration):
             await task
+
+    asyncio.run(main())
+
+
+def test_tasks_share_a_thread_and_leave_the_executor_to_others(topic: Topic, path: Path) -> None:
+    class Executor(ThreadPoolExecutor):
+        submitted = 0
+
+        def submit(self, *_arguments: Any, **_keywords: Any) -> Any:
+            Executor.submitted += 1
+            return super().submit(*_arguments, **_keywords)
+
+    async def main() -> None:
+        before = set(threading.enumerate())
+        asyncio.get_running_loop().set_default_executor(Executor(1))
+        tasks = [asyncio.create_task(anext(topic.follow())) for _ in range(20)]
+        while not Executor.submitted and (
+            topic._folder.waits is None or len(topic._folder.waits._pending) < len(tasks)
+        ):
+            await asyncio.sleep(0)  # until all wait: they report that to no one
+        assert [thread.name for thread in threading.enumerate() if thread not in before] == ["kreplog-topic-wait"]
+        topic.append(b"v", partition=1)
+        assert {record.value for record in await asyncio.gather(*tasks)} == {b"v"}
+        assert Executor.submitted == 0
+        with Topic.open(path, read_only=True) as reader:
+            task = asyncio.create_task(anext(reader.follow({1: 1})))
+            while reader._folder.waits is None or not reader._folder.waits._pending:
+                await asyncio.sleep(0)  # as above
+            shutil.rmtree(partition_path(path, 0))
+            with pytest.raises(errors.PartitionDeletedError):
+                await task
 
     asyncio.run(main())
