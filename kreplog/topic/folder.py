@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import stat
 import threading
 import uuid
 import weakref
@@ -26,6 +27,7 @@ from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.directory import TopicLock, was_topic_released
 from kreplog._native.files import error_of, make_directory, sync_file_system
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
+from kreplog._native.shown_lock import topic_lock_path
 from kreplog.config import LogConfig
 from kreplog.errors import (
     ArgumentTypeError,
@@ -40,12 +42,14 @@ from kreplog.errors import (
 from kreplog.file_systems import needs_host_lock
 from kreplog.log import Log
 from kreplog.topic.appended import AppendedLogs
-from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
+from kreplog.topic.topic_file import TopicFile, read_topic_file, share, topic_file_path, write_topic_file
 from kreplog.topic.topic_waits import TopicWaits
 from kreplog.types import TopicPartition, check_partition_number, check_topic
 
 CHECKPOINTS = ("recovery-point", "replication", "log-start")
 ID_CHARACTERS = 22
+GROUPS_MARK = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+"""Of a directory that a group may read, as LogConfig.directory_group makes it."""
 CREATED_TOGETHER = 1000
 """Partitions between two syncs of the file system while they are created; each has a page mapped meanwhile."""
 
@@ -85,6 +89,7 @@ class TopicFolder:
         self.appended = AppendedLogs(self.folder, _checked_limit(max_open_partitions))
         self._mutex = threading.Lock()
         self._file_path = topic_file_path(self.folder, self.topic)
+        self._lock_path = topic_lock_path(self.folder, self.topic)
         self._lock: TopicLock | None = None
         self._numbers: frozenset[int] = frozenset()
         self._seen: tuple[int, int] | None = None
@@ -105,6 +110,8 @@ class TopicFolder:
         try:
             left = set() if was_released else self._listed()
             self._create_or_complete(partitions)
+            if (group := self._readers_group()) is not None:
+                share(self._lock_path, group)  # by which readers see that this lives
             self._left_unflushed = left & set(range(self.partitions))
         except BaseException:
             self._lock.close()
@@ -140,7 +147,7 @@ class TopicFolder:
             settled = TopicFile(_new_id(), partitions, 0)
         self._check_count(partitions, settled.partitions)
         if settled != content:
-            write_topic_file(self._file_path, settled)
+            write_topic_file(self._file_path, settled, self._readers_group())
         self._complete(settled)
 
     def _check_count(self, wanted: int | None, existing: int) -> None:
@@ -195,6 +202,14 @@ class TopicFolder:
     def _partition_path(self, number: int) -> str:
         return os.path.join(self.folder, f"{self.topic}-{number}")
 
+    def _readers_group(self) -> int | None:
+        """The group that may read the partitions, by the directory of the first, and the topic's files with them."""
+        try:
+            status = os.stat(self._partition_path(0))
+        except OSError:
+            return None
+        return status.st_gid if status.st_mode & GROUPS_MARK == GROUPS_MARK else None
+
     # Making partitions
 
     def _complete(self, content: TopicFile) -> None:
@@ -203,15 +218,18 @@ class TopicFolder:
             stop = min(content.created + CREATED_TOGETHER, content.partitions)
             self._create(range(content.created, stop), content.topic_id)
             content = TopicFile(content.topic_id, content.partitions, stop)
-            write_topic_file(self._file_path, content)
+            write_topic_file(self._file_path, content, self._readers_group())
         self.topic_id, self.partitions = content.topic_id, content.partitions
 
     def _create(self, numbers: range, topic_id: str) -> None:
         made: list[PartitionLog] = []
+        group = self.config.directory_group
+        if group is None and (readers := self._readers_group()) is not None:
+            group = str(readers)  # as the partitions before
         try:
             for number in numbers:
                 path = self._partition_path(number)
-                make_directory(path, self.config.directory_group)
+                make_directory(path, group)
                 write_topic_id(path, topic_id, durable=False)
                 made.append(PartitionLog.open(path, self.config))
             sync_file_system(self.folder)
@@ -235,7 +253,7 @@ class TopicFolder:
             if total > self.partitions:
                 assert self.topic_id is not None
                 content = TopicFile(self.topic_id, total, self.partitions)
-                write_topic_file(self._file_path, content)
+                write_topic_file(self._file_path, content, self._readers_group())
                 self._complete(content)
 
     # Reading a topic that another process writes

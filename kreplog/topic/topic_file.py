@@ -20,6 +20,7 @@ from kreplog._native.checkpoint import atomic_write
 from kreplog._native.crc32c import crc32c
 from kreplog._native.files import error_of
 from kreplog.errors import CorruptCheckpointError
+from kreplog.syncing import sync_directory
 from kreplog.types import MAX_PARTITION
 
 _FORM = re.compile(
@@ -27,6 +28,7 @@ _FORM = re.compile(
     rb"crc32c: ([0-9a-f]{8})\n"
 )
 _LONGEST = 4096
+GROUPS_FILE = 0o640
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,32 @@ def read_topic_file(path: str) -> TopicFile | None:
     )
 
 
-def write_topic_file(path: str, content: TopicFile) -> None:
-    """Replace the file, durably. Raises StorageError."""
+def write_topic_file(path: str, content: TopicFile, group: int | None = None) -> None:
+    """Replace the file, durably. group: may read it, too. Raises StorageError."""
     lines = (
         f"version: 0\ntopic_id: {content.topic_id}\npartitions: {content.partitions}\ncreated: {content.created}\n"
     ).encode()
-    atomic_write(path, lines + f"crc32c: {crc32c(lines):08x}\n".encode())
+    data = lines + f"crc32c: {crc32c(lines):08x}\n".encode()
+    if group is None:
+        atomic_write(path, data)
+        return
+    shared = path + ".shared"  # readers find the file when they may read it, not before
+    atomic_write(shared, data)
+    share(shared, group)
+    try:
+        os.replace(shared, path)
+    except OSError as error:
+        raise error_of("cannot replace", path, error) from error
+    sync_directory(os.path.dirname(path) or ".")
+
+
+def share(path: str, group: int) -> None:
+    """Let a group read the file, if it may not. Raises StorageError."""
+    try:
+        status = os.stat(path)
+        if status.st_gid != group:
+            os.chown(path, -1, group)
+        if status.st_mode & 0o777 != GROUPS_FILE:
+            os.chmod(path, GROUPS_FILE)
+    except OSError as error:
+        raise error_of("cannot let a group read", path, error) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import Cursor, GroupCursor, Log, LogConfig, Topic, WorkQueue, errors
+from kreplog._native.shown_lock import is_topic_locked
 from kreplog.managed_log import OWNER_LOCK, ManagedLog
 from tests.faults.forked import ends_by, result_of
 
@@ -193,6 +194,31 @@ def test_a_user_who_may_only_read_has_no_cursor_or_queue(
 
     message = result_of(attempt)
     assert "cannot open" in message and "orders@mail.lock" in message and "Permission denied" in message
+
+
+@as_root
+def test_a_group_reads_a_topic_in_a_folder_that_is_not_its_own(folder: Path) -> None:
+    """Its partitions alone are made for the group; the file and the lock of the topic are to be read with them."""
+    place = folder / "data" / "orders"
+    place.parent.mkdir()
+    place.parent.chmod(0o755)
+    folder.chmod(0o711)
+
+    def read() -> tuple[int, int, bool]:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
+        with Topic.open(place, read_only=True) as reader:
+            return reader.partitions, len(list(reader.read())), is_topic_locked(str(place.parent), "orders")
+
+    with Topic.open(place, 2, config=LogConfig(directory_group=str(OTHER_USER))) as topic:
+        topic.append(b"a")
+        assert result_of(read) == (2, 1, True)
+        topic.add_partitions(3)
+        assert result_of(read) == (3, 1, True)
+    with Topic.open(place) as topic:  # without the setting
+        topic.add_partitions(4)
+        assert result_of(read) == (4, 1, True)
 
 
 @pytest.fixture
