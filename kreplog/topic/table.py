@@ -435,10 +435,11 @@ def _limits(topic: Topic | SingleLog, at: Mapping[int, int] | datetime | int) ->
     """The end of each partition. Raises ArgumentTypeError, OffsetOutOfRangeError."""
     offsets = topic.offsets()
     if isinstance(at, Mapping):
-        unknown = sorted(set(at) - set(offsets))
-        if unknown:
-            raise UsageError(f"{topic.path} has no partition {unknown[0]}", path=topic.path)
         for number, end in at.items():
+            if number not in offsets:
+                raise UsageError(f"{topic.path} has no partition {number!r}", path=topic.path)
+            if isinstance(end, bool) or not isinstance(end, int):
+                raise ArgumentTypeError(f"at has offsets by partition, of {number} an int, not {type(end).__name__}")
             if not offsets[number].start <= end <= offsets[number].stop:
                 raise OffsetOutOfRangeError(
                     f"{topic.name}-{number}: the state at offset {end} cannot be had, the log holds "
@@ -448,7 +449,10 @@ def _limits(topic: Topic | SingleLog, at: Mapping[int, int] | datetime | int) ->
                 )
         return dict(at)
     if isinstance(at, datetime):
-        at = int(at.timestamp() * 1000)
+        try:
+            at = int(at.timestamp() * 1000)
+        except (OverflowError, ValueError) as error:  # where it is in local time, without a zone
+            raise UsageError(f"at {at!r} cannot be converted to ms since 1970: {error}; give it a time zone") from None
     if isinstance(at, bool) or not isinstance(at, int):
         raise ArgumentTypeError(f"at is offsets by partition, a datetime, or ms since 1970, not {type(at).__name__}")
     ends: dict[int, int] = {}

@@ -299,9 +299,14 @@ def test_as_of_offsets_and_of_times(topic: Topic) -> None:
             topic.table(at=wrong)
     with pytest.raises(errors.UsageError, match="no partition 2"):
         topic.table(at={2: 0})
-    word: Any = "yesterday"
-    with pytest.raises(errors.ArgumentTypeError, match="datetime"):
-        topic.table(at=word)
+    words: list[Any] = ["yesterday", {0: "2"}, {0: True}]
+    for word in words:
+        with pytest.raises(errors.ArgumentTypeError):
+            topic.table(at=word)
+    places: list[Any] = [{"0": 2, 1: 1}, datetime.min]  # the latter is before the year 1 somewhere
+    for place in places:
+        with pytest.raises(errors.UsageError):
+            topic.table(at=place)
 
 
 def test_damage_is_reported_with_its_place_and_the_batches_before_stay(path: Path) -> None:
