@@ -81,8 +81,8 @@ cdef class TableReader:
     def advance(self):
         """Apply what is committed now.
 
-        Raises CorruptBatchError, PartitionDeletedError, LogClosedError, StorageError, ResourceExhaustedError, and what a
-        signal's handler raises: the batches before have been applied, and the next call goes on there."""
+        Raises CorruptBatchError, PartitionDeletedError, LogClosedError, StorageError, ResourceExhaustedError, and what
+        a signal's handler raises: the batches before have been applied, and the next call goes on there."""
         while True:
             try:
                 self.follow_log_start()
