@@ -115,18 +115,33 @@ class CursorLog:
     def commit(self, name: str, topic: str, offsets: Mapping[int, CursorOffset], durable: bool) -> None:
         """Commit the offsets of partitions of `topic`, all or none. Raises LogLockedError, LogFailedError,
         StorageError."""
+        with self._locked(name) as log:
+            self._append(log, name, topic, offsets, durable)
+
+    def begin(self, name: str, topic: str, offsets: Mapping[int, CursorOffset]) -> Committed:
+        """Commit the offsets if the cursor has none in `topic` yet; returns those that it has then. Raises as `commit`
+        does."""
+        with self._locked(name) as log:
+            found = _committed_in(log, topic).get(name)
+            if found is not None:
+                return found
+            self._append(log, name, topic, offsets, durable=False)
+            return dict(offsets)
+
+    def _append(
+        self, log: PartitionLog, name: str, topic: str, offsets: Mapping[int, CursorOffset], durable: bool
+    ) -> None:
         now_ms = time.time_ns() // 1_000_000
         records = [
             OffsetRecord(name, TopicPartition(topic, number), OffsetAndMetadata(offset, epoch, metadata, now_ms, -1))
             for number, (offset, metadata, epoch) in offsets.items()
         ]
-        with self._locked(name) as log:
-            segments = len(log.segments)
-            log.append_batches(group_records.encode_batch(records))
-            if durable:
-                log.flush()
-            if len(log.segments) > segments:
-                log.compact()
+        segments = len(log.segments)
+        log.append_batches(group_records.encode_batch(records))
+        if durable:
+            log.flush()
+        if len(log.segments) > segments:
+            log.compact()
 
     def close(self) -> None:
         """Close what is open. Raises LogFailedError, StorageError."""

@@ -100,12 +100,13 @@ class CursorMember(LockedCursor, ABC):
             committed = self._log.read(self._name, self._topic.name)
             offsets = self._topic.offsets()
             if self._start == "latest" and not committed:
-                # Committed at once, else a successor would begin later than this one.
-                committed = {
-                    number: self._with_leader_epoch(number, self._latest(number, offsets[number]))
-                    for number in acquired
-                }
-                self._commit_offsets(committed, durable=False)
+                # At once, and of all partitions: whoever comes later begins where the group has begun.
+                latest = {number: self._latest(number, found) for number, found in offsets.items()}
+                committed = self._log.begin(
+                    self._name,
+                    self._topic.name,
+                    {number: self._with_leader_epoch(number, offset) for number, offset in latest.items()},
+                )
             for number in acquired:
                 owned[number] = self._own(number, offsets[number], committed.get(number))
         except BaseException:

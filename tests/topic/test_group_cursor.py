@@ -100,6 +100,19 @@ def test_records_since_the_start_of_a_member_that_has_committed_nothing(topic: T
         assert [record.value for record in turn(cursor)] == [b"new"]
 
 
+def test_members_that_come_together_begin_at_the_latest(topic: Topic) -> None:
+    """Not at the start of the partitions that the first to read has left to the others."""
+    with topic.group_cursor("a", start="latest") as first, topic.group_cursor("a", start="latest") as second:
+        assert turn(first) == []
+        topic.append(b"new", partition=3)
+        assert len(first.positions) == 2 and [record.value for record in turn(second)] == [b"new"]
+        topic.add_partitions(5)
+        topic.append(b"newer", partition=4)
+        assert [record.value for record in turn(first) + turn(second)] == [b"newer"]
+    with topic.work_queue("b", start="latest") as queue, topic.work_queue("b", start="latest") as other:
+        assert queue.take(100, timeout=0) == other.take(100, timeout=0) == []
+
+
 def test_lists_seek_and_the_end_of_an_iteration(topic: Topic) -> None:
     with topic.group_cursor("a") as cursor:
         lists = list(cursor.follow_batches(timeout=0, max_records=3))
