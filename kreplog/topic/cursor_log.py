@@ -33,7 +33,9 @@ from kreplog.wire import group_records
 PARTITIONS = 50
 """Kafka's offsets.topic.num.partitions, of a folder that has no such topic yet."""
 
-CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=1 << 20)
+CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=1 << 20, max_message_bytes=64 << 20)
+"""A commit of 10,000 partitions, in one batch, takes up to 6 MB."""
+
 LOCK_TIMEOUT_S = 5.0
 
 T = TypeVar("T")

@@ -321,6 +321,15 @@ class TestExcluded:
         assert result_of(broker_starts)
 
 
+def test_a_commit_of_10000_partitions_with_long_names(folder: Path) -> None:
+    """One batch, since they are committed together."""
+    offsets = {number: CursorOffset(number) for number in range(10_000)}
+    log = CursorLog(str(folder))
+    log.commit("c" * 200, "t" * 200, offsets, False)
+    assert log.read("c" * 200, "t" * 200) == offsets
+    log.close()
+
+
 def test_threads_commit_in_turn(folder_path: Path, log: CursorLog) -> None:
     def commits(number: int) -> None:
         for offset in range(100):
