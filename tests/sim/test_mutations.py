@@ -97,6 +97,7 @@ FOUND = {
     "forgotten-epochs-trusted": 365,
     "future-broker-epoch-accepted": 59,
     "future-controller-epoch-accepted": 6,
+    "gap-in-partition-numbers": 26,
     "group-memory-not-released": 3,
     "groups-loaded-partly": 3,
     "groups-loaded-up-to-high-watermark": 3,

@@ -94,12 +94,21 @@ def add_partitions(
 ) -> Steps[None]:
     """Request partitions, with the replicas of new_partitions.added_partitions. current: of stored_topic. brokers: the
     assignable ones. Raises at once what add_partitions_operations raises; in its steps RefusedError (such a request is
-    pending), CoordinationError."""
+    pending, or partitions are being removed), CoordinationError."""
     writes = {
         directory: add_partitions_operations(name, current, assignment, brokers, directory=directory)
         for directory in (True, False)
     }
-    return _in_directory(writes.__getitem__)
+    return _add(name, writes.__getitem__)
+
+
+def _add(name: str, operations: Callable[[bool], tuple[StoreOperation, ...]]) -> Steps[None]:
+    """Numbers go on without a gap: the controller, too, refuses what comes before the removal is completed."""
+    removed = yield from pending_removals(name)
+    if removed:
+        text = f"partitions {removed} of {name} are being removed: add others once they are gone"
+        raise RefusedError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
+    yield from _in_directory(operations)
 
 
 def remove_partitions(name: str, keep: int) -> Steps[list[int]]:

@@ -59,7 +59,7 @@ class Deletion:
                 context.deleting.pop(name, None)
                 unknown.append(f"{nodes.DELETED_TOPICS}/{name}")
                 yield StateChange("warning", f"topic {name} is to be deleted, but does not exist")
-        for partition in removed:
+        for partition in sorted(removed, reverse=True):
             reason = self._refusal(partition)
             if reason:
                 refused.append(partition)
@@ -78,7 +78,14 @@ class Deletion:
         others = [other for other in context.partitions_of(partition.topic) if other != partition]
         if all(other in context.removing for other in others):
             return "a topic has at least one partition; delete the topic instead"
+        if self._is_followed(partition):
+            return "its topic has later partitions, and their numbers go on from 0 without a gap"
         return ""
+
+    def _is_followed(self, partition: TopicPartition) -> bool:
+        """Whether its topic keeps a partition with a higher number, which may have been added in the meantime."""
+        others = self._context.partitions_of(partition.topic)
+        return any(other.partition > partition.partition and other not in self._context.removing for other in others)
 
     def resume(self) -> Steps[None]:
         """Take the next steps of all deletions: send StopReplica, and forget what all brokers have deleted."""

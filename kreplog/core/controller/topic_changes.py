@@ -154,6 +154,11 @@ class TopicChanges:
             raise UsageError("its topic is being deleted")
         if self._context.has_partition(partition):
             raise UsageError("it exists already")
+        if self._loses_partitions(partition.topic):
+            raise UsageError("partitions of its topic are being removed")
+
+    def _loses_partitions(self, name: str) -> bool:
+        return any(partition.topic == name for partition in self._context.removing)
 
     def _add(self, name: str, additions: dict[TopicPartition, tuple[int, ...]]) -> Steps[None]:
         context = self._context

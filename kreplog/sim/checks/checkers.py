@@ -14,6 +14,7 @@ The guarantees, and when they are checked:
     unclean election    a leader outside ISR and ELR, unless the topic allows it or it is requested     at any change
     isr                 within the assigned replicas, contains the leader; never empty without ELR      at any change
     illegal transition  of a replica or a partition in the controller                                   at any change
+    partition missing   the partitions of a topic are numbered from 0 without a gap                     at any change
     watermark           a replica's high watermark is within its log, and the same as in its log        after each step
     denied              a broker without metadata never responds that a partition does not exist        at the response
     lag in bytes        no ISR member lags more than replica.lag.max.bytes, unless it is being removed  after each step
@@ -370,6 +371,8 @@ class Checkers:
                 case ["", "brokers", "topics", name]:
                     topic = nodes.decode_topic(path, node)
                     self._topic_ids[name] = topic.topic_id
+                    if sorted(topic.partitions) != list(range(len(topic.partitions))):
+                        self.violate("partition missing", f"topic {name} has partitions {[*topic.partitions]}", None)
                     config = dump.get(nodes.topic_config(name))
                     if config is not None:
                         self._configured(topic.topic_id, nodes.decode_topic_config(nodes.topic_config(name), config))

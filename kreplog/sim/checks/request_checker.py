@@ -4,7 +4,8 @@ request lost            a request is accepted, and is not in the store, or for a
 request not carried out a controller deletes a request, and the topic is not as requested: a reassigned partition has
                         exactly the replicas of the request, after a cancellation those from before; a partition of
                         an unclean election has a leader, if a replica could lead all the while; unless the topic or the
-                        partition is being deleted, or has been, and another topic has that name
+                        partition is being deleted, or has been, and another topic has that name, or partitions were to
+                        be added and removed at once
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class RequestChecker:
         self._is_served = is_served
         self._controls = controls
         self._pending: dict[str, _AcceptedRequest] = {}
+        self._contradicted: set[str] = set()
         self._deleting: set[str] = set()
         self._election: _Election | None = None
 
@@ -90,7 +92,10 @@ class RequestChecker:
         for path, request in list(self._pending.items()):
             if self._peek(path) is None:
                 del self._pending[path]
-                self._judge(path, request)
+                if path in self._contradicted:
+                    self._contradicted.remove(path)
+                else:
+                    self._judge(path, request)
         requested = self._peek(nodes.UNCLEAN_ELECTION)
         if requested is None and self._election is not None:
             election, self._election = self._election, None
@@ -106,6 +111,14 @@ class RequestChecker:
             self._violate("request lost", f"{path} is accepted with {content}, but {stored}")
         else:
             self._pending[path] = _AcceptedRequest(partition, wanted, self._topic_id(partition.topic))
+            self._note_contradiction(root, partition.topic)
+
+    def _note_contradiction(self, root: str, topic: str) -> None:
+        """The controller refuses an addition during a removal, and a removal of what is no longer the last."""
+        both = (nodes.ADDED, nodes.REMOVED)
+        paths = {under: [path for path in self._pending if path.startswith(f"{under}/{topic}/")] for under in both}
+        if root in both and all(paths.values()):
+            self._contradicted.update(paths[nodes.ADDED], paths[nodes.REMOVED])
 
     def _judge(self, path: str, request: _AcceptedRequest) -> None:
         partition, wanted, topic_id = request

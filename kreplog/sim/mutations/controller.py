@@ -26,6 +26,7 @@ from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.leader_elections import ELECTIONS, LeaderElections
 from kreplog.core.controller.leader_selectors import Election
+from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import Multi, Steps
 from kreplog.core.replication import isr
@@ -145,6 +146,16 @@ def _deletion_forgets() -> list[Patch]:
         return self._context.replica_status(replica) in done
 
     return [(Deletion, "is_deleted", is_deleted)]
+
+
+@MUTATIONS.add("gap-in-partition-numbers")
+def _gap_in_partition_numbers() -> list[Patch]:
+    """Partitions are added while the last ones before them are being removed."""
+    return [
+        (admin_requests, "_add", lambda name, operations: admin_requests._in_directory(operations)),
+        (Deletion, "_is_followed", lambda self, partition: False),
+        (TopicChanges, "_loses_partitions", lambda self, name: False),
+    ]
 
 
 @MUTATIONS.add("election-keeps-leader-epoch")

@@ -161,6 +161,14 @@ def test_the_last_partitions_are_removed_once(world: World) -> None:
     assert world.carry_out(admin_requests.pending_removals("t")) == [1, 2]
 
 
+def test_no_partitions_are_added_while_others_are_removed(world: World) -> None:
+    """Their numbers would go on from those that are removed."""
+    world.carry_out(admin_requests.remove_partitions("t", 2))
+    current = world.carry_out(admin_requests.stored_topic("t"))
+    with refused(ErrorCode.REASSIGNMENT_IN_PROGRESS):
+        world.carry_out(admin_requests.add_partitions("t", current, {3: (1, 2)}, BROKERS))
+
+
 def test_a_removal_that_another_has_requested_meanwhile_is_not_refused(world: World) -> None:
     other = admin_requests.remove_partitions("t", 2)
     assert world.carry_out(admin_requests.remove_partitions("t", 1), {1: lambda: world.carry_out(other)}) == [1, 2]

@@ -381,9 +381,27 @@ def test_removals_that_cannot_be_are_refused() -> None:
     assert [error.split(":")[0] for error in cluster.errors()] == [
         "t-7 is not removed",
         "x-0 is not removed",
-        "t-1 is not removed",
+        "t-0 is not removed",
     ]
-    assert list(cluster.topic("t").partitions) == [1]
+    assert list(cluster.topic("t").partitions) == [0]
+    cluster.check()
+
+
+def test_partitions_are_numbered_without_a_gap() -> None:
+    """A removal and an addition may be requested at once: clients take all numbers below the count to exist."""
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2), 1: (2, 3), 2: (1, 3)})
+    cluster.run()
+    removed, added = TopicPartition("t", 1), TopicPartition("t", 3)
+    cluster.write(Create(f"{nodes.REMOVED}/t"), Create(nodes.partition(removed, nodes.REMOVED)))
+    cluster.run()
+    last = nodes.partition(TopicPartition("t", 2), nodes.REMOVED)
+    request = nodes.partition(added, nodes.ADDED)
+    cluster.write(Create(f"{nodes.REMOVED}/t"), Create(last))
+    cluster.write(Create(f"{nodes.ADDED}/t"), Create(request, nodes.encode_replicas((1, 2))))
+    cluster.run()
+    assert [error.split(":")[0] for error in cluster.errors()] == ["t-1 is not removed", "t-3 is not added"]
+    assert list(cluster.topic("t").partitions) == [0, 1]
     cluster.check()
 
 

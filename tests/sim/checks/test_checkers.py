@@ -374,7 +374,10 @@ def test_a_new_partition_may_receive_settings_that_are_older_than_it() -> None:
     world = World(TopicConfig())
     world.put(nodes.topic_config("t"), nodes.encode_topic_config(TopicConfig(min_insync_replicas=2)))
     added = TopicPartition("t", 1)
-    world.put(nodes.topic("t"), nodes.encode_topic(replace(world.topic, partitions={1: nodes.Assignment(BROKERS)})))
+    world.put(
+        nodes.topic("t"),
+        nodes.encode_topic(replace(world.topic, partitions={**world.topic.partitions, 1: nodes.Assignment(BROKERS)})),
+    )
     world.put(nodes.leader_and_isr(added), nodes.encode_leader_and_isr(LeaderAndIsr(1, 0, (1,))))
     log = world.disks.disk(1).open(added, ID).log
     core = world.leads(1, 0)
@@ -427,3 +430,10 @@ def test_a_report_of_failed_logs_names_its_registration(world: World) -> None:
     registered = world.dump[nodes.broker_epoch(2)].stat.version
     world.checkers.written(2, registered, (Create(f"{nodes.LOG_DIR_EVENTS}/event_", b"", sequential=True),))
     assert world.kinds == ["stale log dir event"]
+
+
+def test_a_topic_that_lacks_a_partition_below_others_is_found() -> None:
+    world = World(TopicConfig())
+    partitions = {**world.topic.partitions, 2: nodes.Assignment(BROKERS)}
+    world.put(nodes.topic("t"), nodes.encode_topic(replace(world.topic, partitions=partitions)))
+    assert world.kinds == ["partition missing"]
