@@ -31,6 +31,8 @@ from tests.server.test_broker import Client
 
 TOPICS = {"flushed": "1", "cached": str(2**63 - 1)}
 """flush.messages of each. A third topic, "later", is made while the first two are written to."""
+PRODUCE_TIMEOUT_MS = 30_000
+"""A flush takes seconds on a machine that has other work, where the shadow looks at all files after each fsync."""
 PARTITIONS = 3
 
 Images = list[tuple[str, dict[str, bytes]]]
@@ -144,7 +146,7 @@ async def produce(client: Client, history: History, at: TopicPartition, count: i
     batch = build([b"%d" % number for number in numbers])
 
     async def taken() -> bool:
-        (answer,) = (await client.produce(batch, at=at)).partitions
+        (answer,) = (await client.produce(batch, at=at, timeout_ms=PRODUCE_TIMEOUT_MS)).partitions
         if answer.error is ErrorCode.NONE:
             history.note("acknowledged", *at, answer.base_offset, *numbers)
         else:

@@ -74,8 +74,16 @@ class Shadow:
 
     def tree(self) -> dict[str, tuple[int, int]]:
         """(inode, size) of every file now, by its path below the root."""
+        while True:
+            try:
+                return self._tree()
+            except FileNotFoundError:  # another thread has just given a directory another name
+                continue
+
+    def _tree(self) -> dict[str, tuple[int, int]]:
+        """Raises FileNotFoundError."""
         found = {}
-        for folder, _, _ in os.walk(self.root):
+        for folder, _, _ in os.walk(self.root, onerror=_raise):
             for name, inode in self._listing(Path(folder)).items():
                 path = Path(folder, name)
                 if (self.home / "held" / str(inode)).exists():
@@ -164,6 +172,10 @@ class Shadow:
 
         walk(self.root.stat().st_ino, Path())
         return files, folders
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _content(fd: int) -> bytes:

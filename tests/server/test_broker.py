@@ -69,10 +69,13 @@ class Client:
         answer = await self.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         return int(answer.topics[0].error_code)
 
-    async def produce(self, records: Any, acks: int = -1, at: TopicPartition = TP, version: int = 9) -> ProduceResponse:
+    async def produce(
+        self, records: Any, acks: int = -1, at: TopicPartition = TP, version: int = 9, timeout_ms: int = 1000
+    ) -> ProduceResponse:
         header = RequestHeader(ApiKey.PRODUCE, version, 1, "test")
-        request = ProduceRequest(acks, 1000, (ProducePartition(at, records),))
-        frame = await self.peer.call(self.broker.address, produce.encode_request(request, header), 10)
+        request = ProduceRequest(acks, timeout_ms, (ProducePartition(at, records),))
+        data = produce.encode_request(request, header)
+        frame = await self.peer.call(self.broker.address, data, 9 + timeout_ms / 1000)
         return produce.decode_response(frame, header)
 
     async def fetch(self, at: TopicPartition = TP, /, **oddities: Any) -> FetchResponse:
