@@ -109,6 +109,28 @@ def test_ceiling_reads_kreplogs_files(tmp_path: Path) -> None:
     assert reader.seek(1, 2) == [None, b""]
 
 
+def test_ceiling_fills_columns(tmp_path: Path, bench: Bench) -> None:
+    with Ceiling(tmp_path) as store:
+        for chunk in bench.small.chunks(100_000):
+            store.append_many(chunk)
+    found: list[tuple[int, bytes]] = []
+
+    def take(offsets: bytes, timestamps: bytes, ends: bytes, values: bytes) -> None:
+        numbers, times, places = (
+            memoryview(offsets).cast("q"),
+            memoryview(timestamps).cast("q"),
+            memoryview(ends).cast("i"),
+        )
+        assert len(numbers) == len(times) == len(places) - 1
+        assert all(abs(at / 1000 - time.time()) < 3600 for at in times)
+        found.extend((number, values[places[i] : places[i + 1]]) for i, number in enumerate(numbers))
+
+    reader = ceiling.Reader(tmp_path / "ceiling.log")
+    assert reader.columns(take) == reader.columns() == 100_000
+    assert [offset for offset, _ in found] == list(range(100_000))
+    bench.small.expect((value for _, value in found), 100_000, "ceiling")
+
+
 def test_ceiling_refuses_a_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "flipped"
     data = bytearray(batch.build([b"value"] * 10))

@@ -1,7 +1,8 @@
 /* The ceiling: what a log in Kafka's v2 format cannot do without, called from Python, and nothing besides.
  *
  * Writer formats records into 64 KiB batches, reads the clock for their timestamps, computes CRC-32C and calls pwrite.
- * Reader maps a file, checks CRC-32C, walks the records and makes bytes objects. There is no recovery, index file, lock,
+ * Reader maps a file, checks CRC-32C, walks the records and makes bytes objects, or fills Arrow's columns, in memory that
+ * it uses again for the next 4 MiB. There is no recovery, index file, lock,
  * segment roll, validation of hostile bytes or error but the operating system's: each of those is what a real log adds,
  * and the ratio of its rate to this one is what they cost it.
  *
@@ -382,6 +383,133 @@ static PyObject *reader_scan(Reader *self, PyObject *Py_UNUSED(unused)) {
     return found < 0 ? NULL : Py_BuildValue("LL", (long long)records, (long long)bytes);
 }
 
+/* Arrow's columns of a piece: offsets, timestamps, and of keys and values the ends of each, bytes, and bits of the keys
+ * that are not null. Those of the last piece are overwritten. */
+typedef struct {
+    int64_t *offsets, *timestamps;
+    int32_t *key_ends, *value_ends;
+    uint8_t *valid, *keys, *values;
+    Py_ssize_t rows;
+} Columns;
+
+enum { PIECE_BYTES = 4 << 20, PIECE_ROWS = 1 << 20, LONGEST_BATCH = 1 << 20 };
+
+static int allocate_columns(Columns *columns) {
+    columns->offsets = PyMem_RawMalloc(8 * PIECE_ROWS);
+    columns->timestamps = PyMem_RawMalloc(8 * PIECE_ROWS);
+    columns->key_ends = PyMem_RawMalloc(4 * (PIECE_ROWS + 1));
+    columns->value_ends = PyMem_RawMalloc(4 * (PIECE_ROWS + 1));
+    columns->valid = PyMem_RawMalloc(PIECE_ROWS / 8);
+    columns->keys = PyMem_RawMalloc(PIECE_BYTES + LONGEST_BATCH);
+    columns->values = PyMem_RawMalloc(PIECE_BYTES + LONGEST_BATCH);
+    return columns->offsets && columns->timestamps && columns->key_ends && columns->value_ends && columns->valid
+           && columns->keys && columns->values;
+}
+
+static void free_columns(Columns *columns) {
+    PyMem_RawFree(columns->offsets);
+    PyMem_RawFree(columns->timestamps);
+    PyMem_RawFree(columns->key_ends);
+    PyMem_RawFree(columns->value_ends);
+    PyMem_RawFree(columns->valid);
+    PyMem_RawFree(columns->keys);
+    PyMem_RawFree(columns->values);
+}
+
+static inline void start_piece(Columns *columns) {
+    columns->rows = 0;
+    columns->key_ends[0] = columns->value_ends[0] = 0;
+}
+
+static inline size_t piece_bytes(const Columns *columns) {
+    return 24 * (size_t)columns->rows + (size_t)columns->key_ends[columns->rows]
+           + (size_t)columns->value_ends[columns->rows];
+}
+
+/* Add the rest of the cursor's batch; 0 for a malformed record. */
+static int add_rows(Columns *columns, Cursor *cursor) {
+    const uint8_t *header = cursor->record - HEADER;
+    const int64_t base_offset = (int64_t)get_64(header), base_timestamp = (int64_t)get_64(header + 27);
+    Py_ssize_t row = columns->rows;
+    int32_t keys = columns->key_ends[row], values = columns->value_ends[row];
+    for (; cursor->record != cursor->batch_end; row++) {
+        int64_t size, timestamp_delta, offset_delta, key, value, headers, number;
+        const uint8_t *p = get_varint(cursor->record, &size), *next = p + size;
+        p = get_varint(p + 1, &timestamp_delta);
+        p = get_varint(p, &offset_delta);
+        p = get_varint(p, &key);
+        if (key > 0) {
+            memcpy(columns->keys + keys, p, (size_t)key);
+            p += key;
+            keys += (int32_t)key;
+        }
+        p = get_varint(p, &value);
+        if (value > 0) {
+            memcpy(columns->values + values, p, (size_t)value);
+            p += value;
+            values += (int32_t)value;
+        }
+        p = get_varint(p, &headers);
+        while (headers-- > 0) {
+            p = get_varint(p, &number);
+            p = get_varint(p + number, &number);
+            p += number > 0 ? number : 0;
+        }
+        if (p != next || next > cursor->batch_end) return 0;
+        columns->offsets[row] = base_offset + offset_delta;
+        columns->timestamps[row] = base_timestamp + timestamp_delta;
+        columns->key_ends[row + 1] = keys;
+        columns->value_ends[row + 1] = values;
+        columns->valid[row >> 3] = (uint8_t)((row & 7 ? columns->valid[row >> 3] : 0) | (key >= 0) << (row & 7));
+        cursor->record = next;
+    }
+    columns->rows = row;
+    return 1;
+}
+
+static PyObject *give_piece(const Columns *columns, PyObject *taker) {
+    const Py_ssize_t rows = columns->rows;
+    return PyObject_CallFunction(taker, "y#y#y#y#", (const char *)columns->offsets, 8 * rows,
+                                 (const char *)columns->timestamps, 8 * rows, (const char *)columns->value_ends,
+                                 4 * (rows + 1), (const char *)columns->values, (Py_ssize_t)columns->value_ends[rows]);
+}
+
+/* columns(taker=None): all records as columns; `taker` gets copies of each piece's offsets, timestamps, ends of values
+ * and values. Returns how many records there are. */
+static PyObject *reader_columns(Reader *self, PyObject *args) {
+    PyObject *taker = Py_None, *answer;
+    Columns columns = {0};
+    int64_t records = 0;
+    int found = 0;
+    if (!PyArg_ParseTuple(args, "|O", &taker) || map_file(self) < 0) return NULL;
+    if (!allocate_columns(&columns)) {
+        free_columns(&columns);
+        return PyErr_NoMemory();
+    }
+    start_piece(&columns);
+    Cursor cursor = first_batch(self);
+    while ((found = next_batch(&cursor)) > 0) {
+        if (!add_rows(&columns, &cursor)) {
+            malformed();
+            found = -1;
+            break;
+        }
+        if (piece_bytes(&columns) < PIECE_BYTES && cursor.batch_end != cursor.end) continue;
+        records += columns.rows;
+        if (taker != Py_None) {
+            if (!(answer = give_piece(&columns, taker))) {
+                found = -1;
+                break;
+            }
+            Py_DECREF(answer);
+        }
+        start_piece(&columns);
+    }
+    records += columns.rows;
+    free_columns(&columns);
+    return found < 0 ? NULL : PyLong_FromLongLong(records);
+}
+
 static PyObject *reader_check(Reader *self, PyObject *Py_UNUSED(unused)) {
     int64_t batches = 0;
     int found;
@@ -475,6 +603,7 @@ static void reader_dealloc(Reader *self) {
 static PyMethodDef reader_methods[] = {
     {"values", (PyCFunction)reader_values, METH_NOARGS, NULL},
     {"scan", (PyCFunction)reader_scan, METH_NOARGS, NULL},
+    {"columns", (PyCFunction)reader_columns, METH_VARARGS, NULL},
     {"check", (PyCFunction)reader_check, METH_NOARGS, NULL},
     {"seek", (PyCFunction)reader_seek, METH_VARARGS, NULL},
     {"close", (PyCFunction)reader_close, METH_NOARGS, NULL},

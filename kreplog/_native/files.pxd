@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-
 cdef class FileHandle:
     cdef readonly int fd
     cdef readonly str path
@@ -31,6 +30,10 @@ cdef class Mapping:
 cdef class Tail:
     cdef uint8_t* data
     cdef Py_ssize_t size
+    cdef int64_t pages_end  # up to here pages are made already, or are not to be
+
+    cdef void note_sync(self, int64_t end) noexcept
+    cdef void make_pages(self, FileHandle file, int64_t end, int64_t allocated) noexcept
 
 
 cdef class View:
@@ -45,7 +48,7 @@ cdef class HeapBuffer:
 
 
 cdef FileHandle open_file(str path, int flags)
-cdef Tail map_tail(FileHandle file, Py_ssize_t size)
+cdef Tail map_tail(FileHandle file, Py_ssize_t size, int64_t end)
 cdef Mapping map_file(FileHandle file, Py_ssize_t size)
 cdef View view_of(object owner, const uint8_t* data, Py_ssize_t length)
 cdef HeapBuffer allocate(Py_ssize_t size)

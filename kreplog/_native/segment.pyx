@@ -53,8 +53,7 @@ cdef enum:
 
 
 cdef set _open = set()  # references to segments, from when they opened their file; each change of it is atomic
-cdef Py_ssize_t _most_open = -1
-cdef Py_ssize_t _close_at = 0
+cdef Py_ssize_t _most_open = -1, _close_at = 0
 
 
 def keep_open(Py_ssize_t count):
@@ -68,8 +67,7 @@ def keep_open(Py_ssize_t count):
 def close_idle_files():
     """Close the files of segments that do not need them at the moment; return how many."""
     cdef Segment segment
-    cdef Py_ssize_t closed = 0
-    cdef Py_ssize_t left = 0
+    cdef Py_ssize_t closed = 0, left = 0
     for reference in _open.copy():  # other threads open and close some meanwhile
         segment = reference()
         if segment is None or segment.file is None:
@@ -271,6 +269,8 @@ cdef class Segment:
         cdef BatchHeader h
         cdef Py_ssize_t at = 0
         if length <= SMALL and self.allocated >= 0 and self.size + length <= self.tail.size:
+            if self.size + length > self.tail.pages_end:
+                self.tail.make_pages(self.file, self.size, self.allocated)
             memcpy(self.tail.data + self.size, data, length)
         else:
             self.open().write_at(data, length, self.size)
@@ -290,6 +290,8 @@ cdef class Segment:
         except BaseException:
             self.synced = synced
             raise
+        if synced and self.tail is not None:
+            self.tail.note_sync(self.size)
         if self.size + length > self.allocated >= 0:
             self.make_room(length)
         return 0
@@ -315,7 +317,7 @@ cdef class Segment:
                 self.allocated = -1
                 return 0
         if self.tail is None:
-            self.tail = map_tail(file, max(self.map_size, wanted))
+            self.tail = map_tail(file, max(self.map_size, wanted), self.size)
         self.allocated = wanted
         return 0
 

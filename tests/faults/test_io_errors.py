@@ -65,6 +65,13 @@ def test_a_piece_of_a_large_append_fails(folder: Path, shim: Path) -> None:
     assert "writes=3 failed=1 batches=31\n" in output, "two pieces were written, so 31 batches are whole"
 
 
+def test_writes_that_make_pages_fail(folder: Path, shim: Path) -> None:
+    output = run_driver("pages_ahead", folder, shim=shim)
+    match = re.search(r"writes=(\d+) synced=(\d+)", output)
+    assert match and int(match[1]) > 10, output
+    assert match[2] == "0", "a log that is synced now and then has zeros written that a sync writes to the disk"
+
+
 def test_file_size_limit(tmp_path: Path) -> None:
     """A true short write by the kernel: the record that does not fit is refused, those before it stay."""
 
