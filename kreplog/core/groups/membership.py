@@ -155,7 +155,7 @@ class Membership:
         if len(group.pending) >= MAX_PENDING:
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
-        if not shard.reserve(group, PENDING_BYTES + text_size(member_id)):
+        if not shard.reserve(group, _pending_size(member_id)):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         group.pending[member_id] = deadline = Deadline(partial(self._pending_expired, shard, group, member_id))
@@ -168,7 +168,7 @@ class Membership:
         if pending is None:
             return False
         pending.cancel()
-        shard.release(group, PENDING_BYTES + text_size(member_id))
+        shard.release(group, _pending_size(member_id))
         return True
 
     def _rejoin(
@@ -218,10 +218,12 @@ class Membership:
         now_ms: int,
     ) -> Steps[None]:
         member = Member.of(member_id, request)
-        if not shard.reserve(group, member.size):
+        growth = member.size - (_pending_size(member_id) if member_id in group.pending else 0)
+        if not shard.reserve(group, growth):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
             return
-        self._end_pending(shard, group, member_id)
+        if self._end_pending(shard, group, member_id):
+            shard.reserve(group, member.size - growth)
         member.awaiting_join, member.is_new, member.joined_ms = reply_to, True, now_ms
         member.session.action = partial(self._session_expired, shard, group, member)
         group.protocol_type = request.protocol_type
@@ -693,3 +695,8 @@ class Membership:
                 member.session.cancel()
                 yield from self._refuse(group, member, ErrorCode.NOT_COORDINATOR)
             group.enter(GroupState.DEAD)
+
+
+def _pending_size(member_id: str) -> int:
+    """The memory of a new member that has its id and has not joined with it."""
+    return PENDING_BYTES + text_size(member_id)

@@ -64,6 +64,20 @@ def test_names_of_new_members_are_charged(shell: GroupShell) -> None:
     assert held(shell) == 0
 
 
+def test_new_members_of_a_full_account_take_the_place_of_their_ids(shell: GroupShell) -> None:
+    """Else the ids of several would keep each of them out, for ever: each waits for its turn with its id."""
+    named = [shell.join(name, requires_member_id=True) for name in "abc"]
+    assert shell.memory is not None
+    shell.memory.limit = 2 * (held(shell) + 1000)
+    for name, response in zip("abc", named, strict=True):
+        assert response is not None
+        shell.join(name, response.member_id)
+    shell.pass_time(0)
+    assert shell.group is not None
+    assert (len(shell.group.members), len(shell.group.pending)) == (1, 2)
+    held(shell)
+
+
 def test_member_ids_fit_in_records(shell: GroupShell) -> None:
     """A client id may have as many bytes as a record has room for, of which its member id has more."""
     for client_id in ("x" * 32_767, "ä" * 16_383):
