@@ -156,7 +156,9 @@ class KafkaCluster:
             lines = [f"{name}={value}\n" for name, value in settings.items()]
             self._settings(node).write_text("".join([text, *lines]))
             command = [*self._java, FORMAT, "format", "-t", CLUSTER_ID, "-c", str(self._settings(node))]
-            subprocess.run(command, check=True, capture_output=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"Kafka's broker {node} has no storage: {FORMAT} says\n{done.stdout}{done.stderr}")
         self.bootstrap = ",".join(f"{HOST}:{ports[2 * node]}" for node in BROKERS)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
