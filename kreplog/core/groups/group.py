@@ -23,6 +23,9 @@ from kreplog.types import TopicPartition
 GROUP_BYTES = 2000
 """Memory that a group takes besides its name, members and offsets."""
 
+PENDING_BYTES = 600
+"""Memory that a new member which has not joined yet with its id takes besides that."""
+
 OFFSET_BYTES = 500
 """Memory that a committed offset takes besides its metadata."""
 
@@ -35,6 +38,11 @@ def offset_size(metadata: str) -> int:
 def group_size(group_id: str) -> int:
     """The memory that a group without members and offsets takes, about."""
     return GROUP_BYTES + text_size(group_id)
+
+
+def pending_size(member_id: str) -> int:
+    """The memory that a new member which has not joined yet with its id takes, about."""
+    return PENDING_BYTES + text_size(member_id)
 
 
 class StoredOffset(NamedTuple):

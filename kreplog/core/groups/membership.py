@@ -26,14 +26,13 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kreplog.core.groups.group import Group, group_size
+from kreplog.core.groups.group import Group, group_size, pending_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.member import Member
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.subscription import subscribed_topics
 from kreplog.core.groups.totals import GroupTotals
-from kreplog.core.memory import text_size
 from kreplog.core.timers import Deadline, Timers
 from kreplog.errors import ErrorCode
 
@@ -42,9 +41,6 @@ NEW_MEMBER_JOIN_MS = 300_000
 
 MAX_PENDING = 1000
 """Maximum of new members of a group that have an id and have not joined with it."""
-
-PENDING_BYTES = 600
-"""Memory that such a member takes besides its id."""
 
 MAX_PROTOCOL_TYPE = 255
 """Maximum length of a protocol type; those in use have up to 8 letters."""
@@ -155,7 +151,7 @@ class Membership:
         if len(group.pending) >= MAX_PENDING:
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
-        if not shard.reserve(group, _pending_size(member_id)):
+        if not shard.reserve(group, pending_size(member_id)):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         group.pending[member_id] = deadline = Deadline(partial(self._pending_expired, shard, group, member_id))
@@ -168,7 +164,7 @@ class Membership:
         if pending is None:
             return False
         pending.cancel()
-        shard.release(group, _pending_size(member_id))
+        shard.release(group, pending_size(member_id))
         return True
 
     def _rejoin(
@@ -218,7 +214,7 @@ class Membership:
         now_ms: int,
     ) -> Steps[None]:
         member = Member.of(member_id, request)
-        growth = member.size - (_pending_size(member_id) if member_id in group.pending else 0)
+        growth = member.size - (pending_size(member_id) if member_id in group.pending else 0)
         if not shard.reserve(group, growth):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
             return
@@ -695,8 +691,3 @@ class Membership:
                 member.session.cancel()
                 yield from self._refuse(group, member, ErrorCode.NOT_COORDINATOR)
             group.enter(GroupState.DEAD)
-
-
-def _pending_size(member_id: str) -> int:
-    """The memory of a new member that has its id and has not joined with it."""
-    return PENDING_BYTES + text_size(member_id)

@@ -21,8 +21,7 @@ from kreplog.core.group_messages import (
     OffsetDeleteRequest,
     SyncGroupRequest,
 )
-from kreplog.core.groups.group import GROUP_BYTES, Group, offset_size
-from kreplog.core.groups.membership import PENDING_BYTES
+from kreplog.core.groups.group import GROUP_BYTES, PENDING_BYTES, Group, offset_size
 from kreplog.core.groups.shard import ACCOUNT
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode
