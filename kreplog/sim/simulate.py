@@ -22,8 +22,9 @@ from kreplog.sim.machines.disk import Disks
 from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.trace import TraceLine
 
-REST_LIMIT_MS = 40_000 + SEQUENCE_GAP_GRACE_MS
-"""Time that the cluster may take to come to rest after the last fault."""
+REST_LIMIT_MS = 100_000 + SEQUENCE_GAP_GRACE_MS
+"""Time that the cluster may take to come to rest after the last fault: up to a minute for a follower whose replication is
+throttled, and a reassignment that it completes begins another leader epoch."""
 
 REST_CHECK_MS = 200
 CALM_MS = 1000
