@@ -23,8 +23,8 @@ from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.trace import TraceLine
 
 REST_LIMIT_MS = 100_000 + SEQUENCE_GAP_GRACE_MS
-"""Time that the cluster may take to come to rest after the last fault: up to a minute for a follower whose replication is
-throttled, and a reassignment that it completes begins another leader epoch."""
+"""Time that the cluster may take to come to rest after the last fault: up to a minute for a follower whose replication
+is throttled, and a reassignment that it completes begins another leader epoch."""
 
 REST_CHECK_MS = 200
 CALM_MS = 1000
