@@ -64,7 +64,7 @@ FOUND = {
     "elr-forgotten": 2,
     "end-of-registration-not-delivered": 2,
     "ended-channel-goes-on": 1,
-    "ended-leader-named": 502,
+    "ended-leader-named": 1078,
     "ended-registration-counts": 3,
     "ended-registration-keeps-its-channel": 1,
     "ended-transaction-stays-charged": 32,
