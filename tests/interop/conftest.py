@@ -31,6 +31,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if wanted else True
 
 
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
+    with skipped_where_unavailable():
+        return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
     with skipped_where_unavailable():

@@ -11,19 +11,13 @@ import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import FAST, admin_of, eventually, running
-from tests.interop.jvm import CONSOLE_CONSUMER, NEWEST, Kafka, skipped_where_unavailable
+from tests.interop.jvm import CONSOLE_CONSUMER, Kafka
 from tests.interop.test_groups import COUNT, groups
 
 pytestmark = pytest.mark.interop
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 """The tool's place since Kafka 4.0."""
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    with skipped_where_unavailable():
-        return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
 
 
 @pytest.fixture(scope="module")

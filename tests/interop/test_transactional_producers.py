@@ -15,7 +15,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire import transaction_records
 from tests.integration.clusters import FAST, admin_of, eventually, running
-from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka, skipped_where_unavailable
+from tests.interop.jvm import NEWEST, PRODUCER_PERF, Kafka
 from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
 pytestmark = pytest.mark.interop
@@ -29,12 +29,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = (*FAST, '"offsets.topic.num.partitions" = 1', '"transaction.state.log.num.partitions" = 1')
     with running(tmp_path_factory.mktemp("cluster"), settings) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    with skipped_where_unavailable():
-        return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
 
 
 @pytest.mark.parametrize("version", ["pom", NEWEST])

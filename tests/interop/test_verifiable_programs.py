@@ -12,7 +12,7 @@ import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import FAST, admin_of, eventually, running
-from tests.interop.jvm import NEWEST, Kafka, skipped_where_unavailable
+from tests.interop.jvm import Kafka
 from tests.interop.test_frameworks import committed
 
 pytestmark = pytest.mark.interop
@@ -23,12 +23,6 @@ COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 COUNT = 300
 PARTITIONS = 4
 WITHIN_S = 90
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    with skipped_where_unavailable():
-        return Kafka(tmp_path_factory.mktemp("newest"), NEWEST)
 
 
 @pytest.fixture(scope="module")

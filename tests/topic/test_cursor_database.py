@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,14 +15,6 @@ import pytest
 
 from kreplog import Topic, errors
 from tests.faults.forked import ends_by
-
-
-@pytest.fixture
-def topic(path: Path) -> Iterator[Topic]:
-    with Topic.open(path, 2) as opened:
-        for number in range(10):
-            opened.append(b"%d" % number, partition=number % 2)
-        yield opened
 
 
 @pytest.fixture

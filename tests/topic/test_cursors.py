@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +19,6 @@ from kreplog.topic import cursor_log
 from kreplog.topic.cursor_log import CursorOffset
 from tests.faults.boots import reboot
 from tests.faults.forked import ends_by, result_of
-
-
-@pytest.fixture
-def topic(path: Path) -> Iterator[Topic]:
-    with Topic.open(path, 2) as opened:
-        for number in range(10):
-            opened.append(b"%d" % number, partition=number % 2)
-        yield opened
 
 
 def test_a_cursor_goes_on_where_it_was_committed(path: Path, topic: Topic) -> None:

@@ -7,7 +7,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,14 +21,6 @@ from kreplog.topic.dead_letters import DeadLetterTopic
 from kreplog.topic.queue_member import QueueMember
 from tests.faults.forked import result_of
 from tests.waiting import InThread
-
-
-@pytest.fixture
-def topic(path: Path) -> Iterator[Topic]:
-    with Topic.open(path, 2) as opened:
-        for number in range(10):
-            opened.append(b"%d" % number, partition=number % 2)
-        yield opened
 
 
 async def until(condition: Any) -> None:
