@@ -83,6 +83,7 @@ GUARANTEES = {
     "visible twice": "A transactional record is visible once.",
     "not atomic": "All records of a transaction are visible, or none.",
     "commit lost": "What an acknowledged commit contains is visible.",
+    "commit fenced": "A producer without a rival is not refused a commit that is carried out.",
     "copy lost": "Each number is copied before later ones.",
     "fenced producer": "A fenced producer's records are never visible.",
     "epoch used up": "No producer is given the epoch that fences it.",

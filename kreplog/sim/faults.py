@@ -134,6 +134,8 @@ FEW_EPOCHS_SHARE = 0.3
 
 PATIENCE_SHARE = 0.5
 
+HASTE_SHARE = 0.3
+
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
@@ -176,13 +178,14 @@ class SimulationPlan:
     assigns the partitions; the same. migrates: these restart with the classic protocol, and back. writers: processes
     that write transactions; the same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all
     disks. replicas_per_part: replicas that a part of a control request creates or deletes at most. last_epoch: of
-    producers, few in some seeds. patience_ms: of coordinators of transactions, none in some of these seeds.
-    creates_topics: clients cause the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata
-    and for elections, in one of 24 seeds. drains_channels: a controller waits for responses only until it has them, in
-    the same. registers_late_ms: from the beginning of a broker's session to its registration; 0 in most of these
-    seeds. misused: clients and operators also request what is refused, and a consumer has sessions.
-    allocates_producer_ids: brokers allocate those that they hand out in the store, which loses more responses.
-    reads_in_racks: leaders send consumers to the followers in their racks, where there is a consumer of each.
+    producers, few in some seeds. patience_ms: of coordinators of transactions, none in some of these seeds. hasty: the
+    writers soon send an EndTxn again that has had no response; in some of these seeds. creates_topics: clients cause
+    the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata and for elections, in one of
+    24 seeds. drains_channels: a controller waits for responses only until it has them, in the same. registers_late_ms:
+    from the beginning of a broker's session to its registration; 0 in most of these seeds. misused: clients and
+    operators also request what is refused, and a consumer has sessions. allocates_producer_ids: brokers allocate those
+    that they hand out in the store, which loses more responses. reads_in_racks: leaders send consumers to the followers
+    in their racks, where there is a consumer of each.
     """
 
     seed: int
@@ -212,6 +215,7 @@ class SimulationPlan:
     replicas_per_part: int = REPLICAS_PER_PART
     last_epoch: int = LAST_EPOCH
     patience_ms: int = 0
+    hasty: bool = False
     creates_topics: bool = False
     awaits_metadata: bool = False
     registers_late_ms: int = 0
@@ -362,6 +366,7 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
         writers=random.randint(2, 4),
         last_epoch=_last_epoch(plan.seed),
         patience_ms=_patience_ms(plan.seed),
+        hasty=Random(f"kreplog-haste-18-{plan.seed}").random() < HASTE_SHARE,  # as of the transactions
     )
 
 

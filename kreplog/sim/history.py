@@ -257,6 +257,15 @@ class TransactionEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerBeginning(TransactionEvent):
+    """A process requests to become the producer of a transactional id. late: it has become that, and one of its
+    requests without a response may arrive yet."""
+
+    transactional_id: str
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerBegun(TransactionEvent):
     """A process has become the producer of a transactional id."""
 

@@ -45,6 +45,7 @@ FOUND = {
     "cluster-default-before-own-config": 7,
     "commits-answered-at-once": 3,
     "commits-below-min-isr": 9,
+    "completion-fences-its-producer": 183,
     "consumers-refused": 340,
     "consumers-sent-out-of-sync": 135,
     "control-request-sent-once": 24,

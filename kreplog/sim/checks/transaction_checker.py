@@ -8,6 +8,7 @@ fenced producer   a reader gets a record that was sent after another producer of
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
 not atomic        some records of a transaction are visible, others not                                   at the end
+commit fenced     a commit that was decided is refused, and no other process has requested its id         at the end
 copy lost         a number was not copied although a later one was                                        at the end
 
 That every transaction is decided once faults have ended is checked by the readers, which cannot finish before.
@@ -15,6 +16,7 @@ That every transaction is decided once faults have ended is checked by the reade
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,6 +24,7 @@ from kreplog.core.transaction_messages import LAST_EPOCH
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import (
     Event,
+    ProducerBeginning,
     ProducerBegun,
     StableEnd,
     StableRead,
@@ -40,7 +43,8 @@ Violate = Callable[[str, str], None]
 class _Transaction:
     """A transaction as its producer and the readers observed it. epoch: of its producer. records: those sent, by value;
     whether each is acknowledged. fenced: those sent after another producer had begun. wanted: whether its producer
-    tried to commit it. committed: that was acknowledged."""
+    tried to commit it. committed: that was acknowledged. refused: the error of a commit that was refused although no
+    other process had requested to become the producer of its transactional id."""
 
     name: str
     transactional_id: str
@@ -49,6 +53,7 @@ class _Transaction:
     fenced: set[str] = field(default_factory=set)
     wanted: bool = False
     committed: bool = False
+    refused: str = ""
 
 
 class TransactionChecker:
@@ -58,6 +63,9 @@ class TransactionChecker:
         self._violate = violate
         self.last_epoch = LAST_EPOCH
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
+        self._beginning: dict[str, set[str]] = defaultdict(set)
+        self._sole: dict[str, str] = {}
+        self._shared: set[str] = set()
         self._newest: dict[str, tuple[int, int]] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._of_value: dict[str, _Transaction] = {}
@@ -68,8 +76,17 @@ class TransactionChecker:
 
     def observe(self, event: Event) -> None:
         match event:
+            case ProducerBeginning(client=client, transactional_id=name):
+                self._beginning[name].add(client)
+                self._sole.pop(name, None)
+                if event.late:
+                    self._shared.add(name)
             case ProducerBegun(client=client, transactional_id=name):
                 epoch = event.producer_id, event.producer_epoch
+                if client in self._beginning[name]:
+                    self._beginning[name].discard(client)
+                    if not self._beginning[name]:
+                        self._sole[name] = client
                 if event.producer_epoch > self.last_epoch:
                     self._violate("epoch used up", f"{client} is given epoch {event.producer_epoch} of {name}")
                 self._producers[client] = name, epoch
@@ -85,7 +102,10 @@ class TransactionChecker:
             case TransactionEnding(transaction=name, committed=committed):
                 self._transactions[name].wanted = committed
             case TransactionEnded(transaction=name, committed=committed, error=error):
-                self._transactions[name].committed = committed and error == ErrorCode.NONE.name
+                transaction = self._transactions[name]
+                transaction.committed = committed and error == ErrorCode.NONE.name
+                if committed and not transaction.committed and self._is_sole(event.client, transaction):
+                    transaction.refused = error
                 self.counts["transactions"] += 1
             case StableRead():
                 self._read(event)
@@ -93,6 +113,11 @@ class TransactionChecker:
                 self._end(event)
             case _:
                 pass
+
+    def _is_sole(self, client: str, transaction: _Transaction) -> bool:
+        """Whether no other process can have become the producer of the transactional id since this one did."""
+        name = transaction.transactional_id
+        return self._sole.get(name) == client and name not in self._shared
 
     def _sent(self, event: TransactionRecordSent) -> None:
         transaction = self._transactions.get(event.transaction)
@@ -138,6 +163,9 @@ class TransactionChecker:
         for transaction in self._transactions.values():
             written = [value for value, acknowledged in transaction.records.items() if acknowledged]
             seen = [value for value in written if value in self._visible]
+            if seen and transaction.refused:
+                text = f"{seen[0]} is visible, but the commit of its transaction was refused: {transaction.refused}"
+                self._violate("commit fenced", text)
             if len(seen) == len(written):
                 continue
             lost = next(value for value in written if value not in self._visible)

@@ -55,6 +55,7 @@ from kreplog.sim.clients.workload import (
 )
 from kreplog.sim.faults import MANY_TRANSACTED, TRANSACTED_TOPIC
 from kreplog.sim.history import (
+    ProducerBeginning,
     ProducerBegun,
     StableEnd,
     StableRead,
@@ -68,6 +69,12 @@ from kreplog.types import NO_LEADER, TopicPartition
 
 GROUP = "copies"
 COPIER = "copier"
+
+HASTE_MS = 2
+"""The first time-out of a hasty process: about what a coordinator takes to decide."""
+
+COMPLETION_MS = 8
+"""Within which most transactions that are decided are completed."""
 
 _RETRIABLE = RETRIABLE | {
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -96,7 +103,9 @@ class TransactionTopics:
 
 
 class TransactionalProcess:
-    """One process; `run` is its client. done: it has ended. misuses: it also sends what brokers refuse."""
+    """One process; `run` is its client. done: it has ended. misuses: it also sends what brokers refuse. hasty: it waits
+    for the response to an EndTxn only as long as a coordinator takes to decide, and soon sends it again: most often
+    while the markers are written, or the record of the completed transaction."""
 
     def __init__(
         self,
@@ -105,9 +114,11 @@ class TransactionalProcess:
         topics: TransactionTopics,
         *,
         misuses: bool = False,
+        hasty: bool = False,
     ) -> None:
         self.done = False
         self._misuses = misuses
+        self._hasty = hasty
         self._name = context.name
         self._id = transactional_id
         self._topics = topics
@@ -147,19 +158,28 @@ class TransactionalProcess:
     def _group_coordinator(self) -> int:
         return self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
 
-    def _call(self, find: Callable[[], int], request: Any, errors: Callable[[Any], Sequence[ErrorCode]]) -> Steps:
+    def _call(
+        self,
+        find: Callable[[], int],
+        request: Any,
+        errors: Callable[[Any], Sequence[ErrorCode]],
+        *,
+        hasty: bool = False,
+    ) -> Steps:
         """The final response of a broker: all is done, or an error is not retriable. find: returns the broker by the
-        newest metadata, NO_LEADER for none."""
+        newest metadata, NO_LEADER for none. hasty: the first time-out, and the pause after it, are short."""
         while True:
             broker = find()
             response = None
             if broker != NO_LEADER:
-                (response,) = yield Call(broker, (request,), self._settings.request_ms)
+                (response,) = yield Call(broker, (request,), HASTE_MS if hasty else self._settings.request_ms)
                 self._unsure = self._unsure or response is None
             if response is not None and _RETRIABLE.isdisjoint(errors(response)):
                 return response
-            yield Sleep(self._settings.backoff_ms)
-            yield from self._metadata.refresh()
+            yield Sleep(self._choices.randint(0, COMPLETION_MS) if hasty else self._settings.backoff_ms)
+            if not hasty:
+                yield from self._metadata.refresh()
+            hasty = False
 
     def _error(self, find: Callable[[], int], request: Any) -> Steps:
         """The final error of a request that has one error."""
@@ -175,11 +195,15 @@ class TransactionalProcess:
         """Become the producer of the id; whether that succeeds."""
         timeout_ms = self._random.choice((800, 2000, 5000))
         request = InitProducerIdRequest(self._id, timeout_ms, NO_PRODUCER_ID)
+        self._unsure = False
+        self._history.add(ProducerBeginning(*self._where(), self._name, self._id))
         response = yield from self._call(self._coordinator, request, lambda found: (found.error,))
         if response.error is not ErrorCode.NONE:
             return False
         self._producer = response.producer_id, response.producer_epoch
         self._sequences = {}
+        if self._unsure:
+            self._history.add(ProducerBeginning(*self._where(), self._name, self._id, late=True))
         self._unsure = False
         self._history.add(ProducerBegun(*self._where(), self._name, self._id, *self._producer))
         return True
@@ -306,7 +330,7 @@ class TransactionalProcess:
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))
         request = EndTxnRequest(self._id, *self._producer, committed, self._is_second)
-        response = yield from self._call(self._coordinator, request, lambda found: (found.error,))
+        response = yield from self._call(self._coordinator, request, lambda found: (found.error,), hasty=self._hasty)
         error: ErrorCode = response.error
         self._history.add(TransactionEnded(*self._where(), self._name, name, committed, error.name))
         if error is ErrorCode.NONE and self._is_second:

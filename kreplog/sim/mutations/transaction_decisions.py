@@ -19,7 +19,7 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
-from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, TransactionMetadata
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest, TransactionMetadata
 from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
@@ -36,6 +36,18 @@ MUTATIONS = MutationGroup()
 def _fenced_producer_acts() -> list[Patch]:
     """A producer of an earlier epoch goes on with the transaction of the present one."""
     return [(TransactionCoordinator, "_is_other_epoch", lambda self, transaction, producer_epoch: False)]
+
+
+@MUTATIONS.add("completion-fences-its-producer")
+def _completion_fences_its_producer() -> list[Patch]:
+    """A producer that ends its transaction once more, since it has had no response, is fenced while the record of the
+    completed transaction is being appended."""
+    right = TransactionCoordinator._is_retried_end
+
+    def retried(self: TransactionCoordinator, transaction: TransactionalId, request: EndTxnRequest) -> bool:
+        return not transaction.pending and right(self, transaction, request)
+
+    return [(TransactionCoordinator, "_is_retried_end", retried)]
 
 
 @MUTATIONS.add("new-producer-keeps-epoch")

@@ -8,6 +8,7 @@ from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.sim.checks.transaction_checker import TransactionChecker
 from kreplog.sim.history import (
     Event,
+    ProducerBeginning,
     ProducerBegun,
     StableEnd,
     StableRead,
@@ -25,6 +26,10 @@ WHERE = (0, HOME, "")
 
 def begun(client: str, epoch: int) -> ProducerBegun:
     return ProducerBegun(*WHERE, client, "id", 7, epoch)
+
+
+def beginning(client: str, late: bool = False) -> ProducerBeginning:
+    return ProducerBeginning(*WHERE, client, "id", late)
 
 
 def sent(value: str, name: str = "x.1", client: str = "x") -> list[Event]:
@@ -69,6 +74,19 @@ def test_nothing_is_found_where_all_is_right() -> None:
     assert kinds(begun("x", 1), begun("y", 0), *sent("a"), *ended(), read("a")) == []  # the older response came later
 
 
+REFUSED = [*sent("a"), *ended(error="PRODUCER_FENCED"), read("a")]
+
+
+def test_a_commit_is_refused_where_another_producer_may_have_begun() -> None:
+    mine = [beginning("x"), begun("x", 0)]
+    assert kinds(*mine, beginning("y"), *REFUSED) == []
+    assert kinds(*mine, beginning("y"), begun("y", 1), *REFUSED) == ["fenced producer"]
+    assert kinds(beginning("y"), *mine, *REFUSED) == []
+    assert kinds(beginning("y"), *mine, begun("y", 1), *REFUSED) == ["fenced producer"]
+    assert kinds(beginning("x"), beginning("x", late=True), begun("x", 1), *REFUSED) == []
+    assert kinds(*mine, *sent("a"), *ended(committed=False, error="PRODUCER_FENCED")) == []
+
+
 @pytest.mark.parametrize(
     ("kind", "events"),
     [
@@ -98,6 +116,8 @@ def test_nothing_is_found_where_all_is_right() -> None:
         ("stable end fell", [end(2, 1), end(1, 2)]),
         ("commit lost", [begun("x", 0), *sent("a"), *sent("b"), *ended(), read("a")]),
         ("not atomic", [begun("x", 0), *sent("a"), *sent("b"), *ended(error="PRODUCER_FENCED"), read("a")]),
+        ("commit fenced", [beginning("x"), begun("x", 0), *REFUSED]),
+        ("commit fenced", [beginning("y"), begun("y", 0), beginning("x"), begun("x", 0), *REFUSED]),
         ("copy lost", [begun("x", 0), *sent("x.1:copy:1"), *ended(), read("x.1:copy:1")]),
     ],
 )
