@@ -105,6 +105,13 @@ class ManagedLog(Log):
         now_ms: wall clock in ms. Raises LogFailedError, LogClosedError, StorageError."""
         return compaction.backlog(self, now_ms)
 
+    def copy_cleaner_checkpoint(self, source: ManagedLog) -> None:
+        """Note that as much is compacted here as in `source`, of which this is a copy in another data directory.
+
+        Nothing is compacted or truncated in either meanwhile. Raises StorageError, LogFailedError, LogClosedError.
+        Source: Kafka's LogCleaner.alterCheckpointDir."""
+        compaction.copy_checkpoint(source, self)
+
     def end_compaction(self) -> None:
         """Have a compaction under way in another thread end soon, with LogClosedError; no other begins."""
         writable.end_compaction(self)

@@ -4,6 +4,7 @@ from kreplog._native.log import SegmentedLog
 from kreplog.types import CompactionBacklog, CompactionReport
 
 def backlog(log: SegmentedLog, now_ms: int) -> CompactionBacklog: ...
+def copy_checkpoint(source: SegmentedLog, copy: SegmentedLog) -> None: ...
 def compact(
     log: SegmentedLog,
     now_ms: int | None,

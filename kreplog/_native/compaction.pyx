@@ -59,6 +59,27 @@ def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second, bint dro
         PyThread_release_lock(log.compaction_mutex)
 
 
+def copy_checkpoint(SegmentedLog source, SegmentedLog copy):
+    """See ManagedLog.copy_cleaner_checkpoint."""
+    cdef int64_t cleaned
+    source.lock()
+    try:
+        cleaned = min(source.compacted_to(), source.position.dense_from)
+    finally:
+        source.unlock()
+    copy.lock_for_write()
+    try:
+        if cleaned > copy.position.leo:
+            cleaned = 0
+        if copy.position.dense_from < cleaned:  # what `choose` takes for never compacted
+            copy.position.dense_from = cleaned
+            copy.state.publish(&copy.position)
+    finally:
+        copy.unlock()
+    copy.state.sync()
+    copy.cleaner_checkpoint.update(copy.topic_partition, cleaned or None)
+
+
 def backlog(SegmentedLog log, now_ms):
     """See ManagedLog.compaction_backlog."""
     cdef Compaction compaction = Compaction(log, integer(now_ms, "now_ms"), 0)

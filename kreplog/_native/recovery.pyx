@@ -145,6 +145,8 @@ cdef class Recovery:
         cdef SegmentedLog log = self.log
         cdef Position* position = &log.position
         if self.fresh:
+            # What an earlier partition of the name has left: before a file, with which another start finds no new log
+            log.cleaner_checkpoint.update(log.topic_partition, None)
             log._segments = [create_segment(
                 log.path, log.name, position.log_start_offset, log.segment_bytes, log.config.index_interval_bytes
             )]
@@ -271,7 +273,6 @@ cdef class Recovery:
             self.begin_session()
         if self.fresh:
             _write_topic_id(log)
-            log.cleaner_checkpoint.update(log.topic_partition, None)  # which an earlier partition of the name has left
         if self.unsettled:
             log.parent_unsynced = True
             log.unsynced += 1

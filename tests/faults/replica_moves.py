@@ -3,7 +3,8 @@ is reached; then the broker's logs are opened again.
 
 Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC),
 "handles" (EMFILE), "sync" (EIO of an fsync), or "start": killed while a start finishes a move. Needs the shim.
-What must hold: one directory has the replica, no copy is left, and every acknowledged record is there once.
+What must hold: one directory has the replica, no copy is left, every acknowledged record is there once, and no
+cleaner checkpoint says more than was compacted, as that of an earlier partition of the name does at first.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from functools import partial
 from pathlib import Path
 
 from kreplog import errors
+from kreplog.config import TopicConfig
 from kreplog.core import effects
 from kreplog.server.storage import replica_moves
 from tests.faults import shim as faults
 from tests.faults.forked import acknowledge, broken_off_at_each_call, ends_by, result_of
 from tests.server.loop import until
-from tests.server.storage.life import TP, Life, opened
-from tests.server.storage.test_replica_moves import Moving, append, content
+from tests.server.storage.life import ID, TP, Life, opened
+from tests.server.storage.test_replica_moves import Moving, append, cleaner_checkpoint, content
 
 APPENDS = 4
 
@@ -43,10 +45,13 @@ def play(root: Path, mode: str, nth: int, pipe: int) -> None:
 
 
 async def _move(moving: Moving, pipe: int) -> None:
-    opened(moving.logs)
+    moving.logs.execute(effects.OpenLog(TP, ID, TopicConfig(cleanup_policy="compact")))
     replica_moves.PIECE_BYTES = 1
     for target in ("b", "a"):
         _append(moving, pipe)
+        log = moving.logs.hosted.of(TP).log
+        log.roll()
+        log.compact()
         await moving.alter(target)
         _append(moving, pipe)
         await until(lambda: not moving.logs.hosted.moves and not moving.logs.moves._unsettled)
@@ -57,6 +62,13 @@ def _append(moving: Moving, pipe: int) -> None:
     for _ in range(APPENDS):
         append(moving.logs)
         acknowledge(pipe, 0, moving.logs.hosted.of(TP).log.log_end_offset)
+
+
+def prepare(root: Path) -> None:
+    """An earlier partition of the name was compacted in both directories."""
+    for name in "ab":
+        (root / name).mkdir(parents=True)
+        (root / name / "cleaner-offset-checkpoint").write_text("0\n1\ntopic 0 1000\n")
 
 
 def prepare_committed(root: Path) -> None:
@@ -104,6 +116,7 @@ def look(root: Path) -> list[int]:
         created = [path for path in root.glob("*/topic-0*") if not path.name.endswith("-aside")]  # before it had an id
         places = [f"{path.parent.name}/{path.name}" for path in created]
         assert places in (["a/topic-0"], ["b/topic-0"]), places
+        assert cleaner_checkpoint(created[0].parent).get(TP, 0) <= len(found)
         assert moving.logs.close()
     return found
 
@@ -120,7 +133,7 @@ def main(directory: Path, mode: str) -> None:
     if mode == "start":
         broken_off_at_each_call(directory, "kill", "logs", prepare_committed, start, check)
     else:
-        broken_off_at_each_call(directory, mode, "logs", lambda path: path.mkdir(parents=True), play, check)
+        broken_off_at_each_call(directory, mode, "logs", prepare, play, check)
 
 
 if __name__ == "__main__":

@@ -652,3 +652,16 @@ def test_a_header_that_was_not_written_whole_is_cut_short(folder: Path, written:
         assert log.log_end_offset == 4
         (cut,) = log.cuts
     assert (cut.position, cut.reason) == (end, "the batch is cut short")
+
+
+def test_a_new_log_whose_old_checkpoint_cannot_be_removed_is_not_created(folder: Path) -> None:
+    """Else the next start would take the entry of an earlier partition for that of this one."""
+    path = folder / NAME
+    checkpoint = folder / "cleaner-offset-checkpoint"
+    checkpoint.mkdir()
+    with pytest.raises(errors.StorageError, match="cleaner-offset-checkpoint"):
+        Log.open(path)
+    checkpoint.rmdir()
+    checkpoint.write_bytes(reference.offset_checkpoint([("recovery", 0, 3)]))
+    with Log.open(path):
+        assert checkpoint.read_bytes() == reference.offset_checkpoint([])

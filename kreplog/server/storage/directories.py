@@ -53,6 +53,7 @@ _log = logging.getLogger("kreplog.server")
 CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _DELETED, _STRAY, _ASIDE, _FUTURE = "-delete", "-stray", "-aside", "-future"
 _DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
 _STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
@@ -128,6 +129,7 @@ class DataDirectory(LogDirectoryState):
         if not self.start.may_have_lost:
             self.clear_unclean()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
+        self._cleaner_checkpoint = OffsetCheckpoint(str(self.path / CLEANER_CHECKPOINT))
 
     def _check_mode(self, group: str | None) -> None:
         """Warn if other users than the owner, and the group of log.dir.group, have access; modes are not changed."""
@@ -341,11 +343,12 @@ class DataDirectory(LogDirectoryState):
     def forget(self, partition: TopicPartition) -> None:
         """Remove a partition from the checkpoint files: a new log in its place must not use them."""
         with self._lock:
-            for checkpoint in self._checkpoints:
+            for checkpoint in (*self._checkpoints, self._cleaner_checkpoint):
                 checkpoint.update(partition, None)
 
     def write_checkpoints(self, offsets: Callable[[], Mapping[TopicPartition, Offsets]]) -> None:
-        """Write `offsets()` of the open replicas, and keep the entries of others that have a directory (F31).
+        """Write `offsets()` of the open replicas, and keep the entries of others that have a directory (F31). Logs
+        write the cleaner checkpoint themselves; entries of replicas that are not here any more are removed.
 
         offsets: called with the lock held, so that a replica that is forgotten meanwhile does not return. Raises
         StorageError.
@@ -354,14 +357,16 @@ class DataDirectory(LogDirectoryState):
             current = offsets()
             for index, checkpoint in enumerate(self._checkpoints):
                 before = self._load(checkpoint)
-                others = {
-                    partition: offset
-                    for partition, offset in before.items()
-                    if partition not in current and self.folder(partition).is_dir()
-                }
-                after = others | {partition: entry[index] for partition, entry in current.items()}
+                present = {partition: offset for partition, offset in before.items() if self._has(partition, current)}
+                after = present | {partition: entry[index] for partition, entry in current.items()}
                 if after != before:
                     checkpoint.write(after)
+            cleaned = self._load(self._cleaner_checkpoint)
+            if gone := [partition for partition in cleaned if not self._has(partition, current)]:
+                self._cleaner_checkpoint.update_all(dict.fromkeys(gone))
+
+    def _has(self, partition: TopicPartition, current: Collection[TopicPartition]) -> bool:
+        return partition in current or self.folder(partition).is_dir()
 
     # End
 

@@ -269,6 +269,7 @@ class ReplicaMoves:
             copy.assign_leader_epoch(epochs[-1][0])
         _sync_copy(move)
         self._write_checkpoints(move.directory)
+        copy.copy_cleaner_checkpoint(current)
         until_s = time.monotonic() + RELEASE_S
         while self._is_used(move.replica) and time.monotonic() < until_s:
             time.sleep(RETRY_S / 10)  # a flush or a read that ends has no event; RELEASE_S bounds it

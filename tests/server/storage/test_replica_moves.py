@@ -14,7 +14,7 @@ from kreplog.core import effects
 from kreplog.core.events import CopyCaughtUp, Flushed
 from kreplog.core.messages import TransactionMarker
 from kreplog.errors import DiskFullError, ErrorCode, LogFailedError, OutOfOrderSequenceError, StorageError
-from kreplog.managed_log import build, write_topic_id
+from kreplog.managed_log import OffsetCheckpoint, build, write_topic_id
 from kreplog.server.runtime.runners import InThread
 from kreplog.server.storage import replica_moves
 from kreplog.server.storage.directories import DataDirectory
@@ -90,8 +90,13 @@ def names(root: Path) -> list[str]:
 def append(logs: LogManager, count: int = 1, epoch: int = 0) -> None:
     for _ in range(count):
         end = logs.hosted.of(TP).log.log_end_offset
-        logs.execute(effects.AppendAsLeader(TP, build([b"%d" % end, bytes(500)]), epoch))
+        keys: list[bytes | None] = [b"%d" % end, b"%d" % (end + 1)]
+        logs.execute(effects.AppendAsLeader(TP, build([b"%d" % end, bytes(500)], keys=keys), epoch))
         logs.execute(effects.AdvanceHighWatermark(TP, end + 2))
+
+
+def cleaner_checkpoint(directory: Path) -> dict[TopicPartition, int]:
+    return dict(OffsetCheckpoint(str(directory / "cleaner-offset-checkpoint")).read())
 
 
 def content(logs: LogManager) -> list[tuple[int, bytes | None]]:
@@ -269,6 +274,75 @@ def test_a_request_for_the_present_directory_cancels_and_another_redirects(movin
         moving.logs.moves.rate = replica_moves.NO_RATE
         assert await moving.alter("c") == ErrorCode.NONE
         await moving.moved_to("c")
+
+    moving.run(work)
+    assert moving.logs.close()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_copy_is_compacted_as_far_as_the_replica(moving: Moving, changed: bool) -> None:
+    """Whether the compaction has removed records, or found that there were none to remove."""
+
+    async def work() -> None:
+        moving.logs.execute(effects.OpenLog(TP, ID, TopicConfig(cleanup_policy="compact", segment_bytes=1000)))
+        append(moving.logs, 10)
+        if changed:
+            moving.logs.execute(effects.AppendAsLeader(TP, build([b"newer"], keys=[b"3"]), 0))
+            moving.logs.execute(effects.AdvanceHighWatermark(TP, 21))
+        log = moving.logs.hosted.of(TP).log
+        log.roll()
+        report = log.compact()
+        assert report is not None and (report.bytes_after < report.bytes_before) == changed
+        records = content(moving.logs)
+        await moving.alter("b")
+        await moving.moved_to("b")
+        copy = moving.logs.hosted.of(TP).log
+        copy.roll()
+        backlog = copy.compaction_backlog(0)
+        assert (backlog.clean_bytes, backlog.dirty_bytes) == (copy.size, 0)
+        append(moving.logs)
+        copy.roll()
+        assert 0 < copy.compaction_backlog(0).dirty_bytes < copy.size / 3
+        assert content(moving.logs)[:-2] == records
+        await moving.logs.write_checkpoints()
+        entries = {name: cleaner_checkpoint(moving.life.root / name) for name in "ab"}
+        assert entries == {"a": {}, "b": {TP: 21 if changed else 20}}
+
+    moving.run(work)
+    assert moving.logs.close()
+
+
+def test_a_copy_that_never_takes_over_leaves_no_cleaner_checkpoint(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the entry of an earlier partition of the name count for a copy."""
+    monkeypatch.setattr(replica_moves, "PIECE_BYTES", 1)
+    root, other = moving.life.root, TopicPartition("other", 0)
+
+    async def work() -> None:
+        (root / "b" / "cleaner-offset-checkpoint").write_text("0\n2\nother 0 5\ntopic 0 1000\n")
+        (root / "b" / "other-0").mkdir()
+        moving.logs.execute(effects.OpenLog(TP, ID, TopicConfig(cleanup_policy="compact", segment_bytes=1000)))
+        append(moving.logs, 20)
+        log = moving.logs.hosted.of(TP).log
+        log.roll()
+        log.compact()
+        moving.logs.moves.rate = 1  # the copy of the second batch takes minutes
+        await moving.alter("b")
+        copy = moving.logs.hosted.moves[TP].log
+        await until(lambda: copy.log_end_offset > 0)
+        assert cleaner_checkpoint(root / "b") == {other: 5}
+        copy.copy_cleaner_checkpoint(log)
+        assert cleaner_checkpoint(root / "b") == {other: 5}, "beyond its end"
+        log.truncate_to(copy.log_end_offset)
+        copy.copy_cleaner_checkpoint(log)
+        await moving.logs.write_checkpoints()
+        assert cleaner_checkpoint(root / "b") == {other: 5, TP: copy.log_end_offset} and copy.log_end_offset < 40
+        await moving.alter("a")
+        moving.logs.moves.rate = replica_moves.NO_RATE
+        await until(lambda: names(root) == ["a/topic-0"])
+        await moving.logs.write_checkpoints()
+        assert cleaner_checkpoint(root / "b") == {other: 5}
 
     moving.run(work)
     assert moving.logs.close()

@@ -31,6 +31,8 @@ def test_a_stray_is_found_by_the_next_life_and_taken_back_with_its_records(life:
     assert logs.hosted.topic_ids() == {}
     assert logs.hosted.strays.keys() == [(ID, 0)]
     life.crash()
+    cleaner_checkpoint = life.root / "data" / "cleaner-offset-checkpoint"
+    cleaner_checkpoint.write_text("0\n1\ntopic 0 2\n")  # of another topic that had the name meanwhile
     logs = life.open()
     assert (logs.hosted.topic_ids(), logs.hosted.strays.keys()) == ({}, [(ID, 0)])
     assert not restore(logs, OTHER_ID)
@@ -38,6 +40,7 @@ def test_a_stray_is_found_by_the_next_life_and_taken_back_with_its_records(life:
     assert (logs.hosted.topic_ids(), logs.hosted.strays.keys()) == ({TP: ID}, [])
     assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
     assert not restore(logs)
+    assert cleaner_checkpoint.read_text() == "0\n0\n"
     life.crash()
 
 
