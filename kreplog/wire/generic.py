@@ -11,11 +11,13 @@ Needs kafka-python, the extra `cluster`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
@@ -26,7 +28,14 @@ from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
 from kreplog._native.wire import topic_id_bytes, topic_id_of
 from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.wire.frames import MAX_ITEMS, RequestHeader, decode_response_header, flexible
+from kreplog.wire.frames import (
+    MAX_ITEMS,
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+    flexible,
+)
 from kreplog.wire.versions import ApiKey, Ranges
 
 if TYPE_CHECKING:
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
 
 _SCHEMAS = "kreplog.wire.schemas"
 _MAX_POOLED_BUFFER = 1 << 20
+_SIZE = Struct(">i")
 _BROKER_BUDGET = 10_000_000
 
 
@@ -125,11 +135,14 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ),
 }
 
-_FOR_LEADERS = dict.fromkeys(
+_FOR_LEADERS: dict[tuple[int, int], Any] = dict.fromkeys(
     ((ApiKey.ADD_PARTITIONS_TO_TXN, 4), (ApiKey.ADD_PARTITIONS_TO_TXN, 5)),
     _own_response("AddPartitionsToTxn", producer.AddPartitionsToTxnResponse),
 )
 """Responses of which some versions are between brokers, by API key and version."""
+
+_DEFAULTS: dict[tuple[int, int], dict[str, Any]] = {}
+"""Fields of a struct, by the identity of its schema, which the library keeps for ever, and the version."""
 
 _ERRORS = {int(code): code for code in ErrorCode}
 
@@ -162,16 +175,13 @@ def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
     of tuples of just the fields that this version has, in order. A topic id is text as in the cores, or a UUID.
     Raises UsageError for a field that is in no version.
     """
-    message = _build(_response_class(header.api_key, header.api_version), header, fields)
-    message.with_header(correlation_id=header.correlation_id)
-    return [_encoded(message)]
+    kind = _response_class(header.api_key, header.api_version)
+    return [_encoded(kind, header, fields, encode_response_header(header))]
 
 
 def encode_request(header: RequestHeader, **fields: Any) -> list[Buffer]:
     """The whole frame of a request, in one buffer; fields as for encode_response."""
-    message = _build(_MESSAGES[header.api_key][0], header, fields)
-    message.with_header(correlation_id=header.correlation_id, client_id=header.client_id)
-    return [_encoded(message)]
+    return [_encoded(_MESSAGES[header.api_key][0], header, fields, encode_request_header(header))]
 
 
 def decode_response(frame: Buffer, header: RequestHeader) -> Any:
@@ -255,7 +265,7 @@ def error_of(code: int) -> ErrorCode:
 
 
 def _response_class(api_key: int, version: int) -> Any:
-    return _FOR_LEADERS.get((ApiKey(api_key), version)) or _MESSAGES[api_key][1]
+    return _FOR_LEADERS.get((api_key, version)) or _MESSAGES[api_key][1]
 
 
 def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, budget: int, whole: bool) -> Any:
@@ -266,15 +276,21 @@ def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, bud
         raise PeerProtocolError(f"a string of {kind.__name__} is not UTF-8: {error}") from None
 
 
-def _encoded(message: Any) -> Buffer:
-    frame: bytearray = message.encode(header=True, framed=True)
+def _encoded(kind: Any, header: RequestHeader, fields: Mapping[str, Any], start: bytes) -> Buffer:
+    """A frame. start: the encoded header."""
+    struct, version = kind._struct, header.api_version
+    compact = flexible(header.api_key, version)
+    encode = struct.compiled_encode_into(version, compact=compact, tagged=compact)
+    with EncodeBufferPool.acquire() as out:
+        out.pos = _SIZE.size + len(start)
+        out.ensure(0)
+        out.buf[_SIZE.size : out.pos] = start
+        encode(_nested(struct, version, fields), out)
+        _SIZE.pack_into(out.buf, 0, out.pos - _SIZE.size)
+        frame: bytearray = out.result()
     if len(frame) > _MAX_POOLED_BUFFER:
         del EncodeBufferPool._local.buf  # the library would keep a buffer of this size for this thread for ever
     return frame
-
-
-def _build(kind: Any, header: RequestHeader, fields: Mapping[str, Any]) -> Any:
-    return kind(version=header.api_version, **dict(_converted(kind._struct, header.api_version, fields)))
 
 
 def _converted(struct: Any, version: int, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -299,8 +315,20 @@ def _convert(field: Any, version: int, value: Any) -> Any:
     return value
 
 
-def _nested(struct: Any, version: int, value: Mapping[str, Any]) -> Any:
-    return struct.data_class(version=version, **dict(_converted(struct, version, value)))
+def _nested(struct: Any, version: int, value: Mapping[str, Any]) -> types.SimpleNamespace:
+    """A struct as the library's encoder reads it: the classes of the library take several times as long to make."""
+    defaults = _DEFAULTS.get((id(struct), version))
+    if defaults is None:
+        defaults = _DEFAULTS[id(struct), version] = dict(_defaults(struct.untagged_fields(version)))
+    found = types.SimpleNamespace(**defaults)
+    found.__dict__.update(_converted(struct, version, value))
+    return found
+
+
+def _defaults(fields: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for field in fields:
+        with contextlib.suppress(NotImplementedError):  # a struct, which has to be given
+            yield field.name, field.default
 
 
 # Shapes, from the schemas as the library has patched them.
