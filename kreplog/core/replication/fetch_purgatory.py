@@ -182,14 +182,15 @@ class FetchPurgatory:
             self._unpark(fetch)
             yield from self._try(fetch, now_ms)
 
-    def wake(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
+    def wake(self, topic_partition: TopicPartition, now_ms: int, *, followers: bool = True) -> Steps[None]:
         """Try the delayed fetches of this partition again: followers' at once, consumers' as far as the step's limit
-        allows, the others in later steps."""
+        allows, the others in later steps. followers: whether theirs may be completed."""
         waiting = self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition))
         for fetch in waiting:
-            if self._is_held_back(topic_partition, fetch, now_ms):
+            is_follower = fetch.request.replica_id > CONSUMER
+            if is_follower and (not followers or self._is_held_back(topic_partition, fetch, now_ms)):
                 continue
-            if self._retries_left > 0 or fetch.request.replica_id > CONSUMER:
+            if self._retries_left > 0 or is_follower:
                 yield from self._retry(fetch, now_ms)
             else:
                 self._woken[fetch] = None

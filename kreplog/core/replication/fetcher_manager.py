@@ -81,8 +81,12 @@ class ReplicaFetcherManager:
 
     def next_wakeup(self, now_ms: int) -> int | None:
         """When poll is next due; None if only an event can make it so."""
-        times = (fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())
-        return min((time for time in times if time is not None), default=None)
+        earliest = None
+        for fetcher in self.fetchers.values():
+            time = fetcher.next_wakeup(now_ms)
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
+        return earliest
 
 
 def fetcher_index(topic_partition: TopicPartition, num_replica_fetchers: int) -> int:

@@ -85,7 +85,7 @@ from kreplog.core.replication.fetcher_manager import ReplicaFetcherManager
 from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
-from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, PartitionChange
+from kreplog.core.replication.partition_change import CHANGES_FOR_FOLLOWERS, CHANGES_FOR_READERS, PartitionChange
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.replication.replication_quota import ReplicationQuota
 from kreplog.core.replication.role import Role
@@ -248,14 +248,13 @@ class ReplicaManager:
         """When the next Tick is due, at the latest; None for never."""
         if self._fetches.has_woken:
             return now_ms
-        times = [
-            self._deadlines.next_ms(),
-            self._produces.verification.next_wakeup(),
-            self._fetchers.next_wakeup(now_ms),
-        ]
+        earliest = self._deadlines.next_ms()
+        for time in (self._produces.verification.next_wakeup(), self._fetchers.next_wakeup(now_ms)):
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
         if self._unsettled or self._failures_to_report or self._postponed:
-            times.append(self._next_isr_check_ms)
-        return min((time for time in times if time is not None), default=None)
+            return self._next_isr_check_ms if earliest is None else min(earliest, self._next_isr_check_ms)
+        return earliest
 
     # Requests
 
@@ -653,7 +652,9 @@ class ReplicaManager:
         if PartitionChange.BELOW_MIN_ISR in changes:
             yield from self._produces.fail(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if changes & CHANGES_FOR_READERS:
-            yield from self._fetches.wake(topic_partition, now_ms)
+            yield from self._fetches.wake(
+                topic_partition, now_ms, followers=not changes.isdisjoint(CHANGES_FOR_FOLLOWERS)
+            )
 
     def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
         if partition.topic in INTERNAL_TOPICS:

@@ -25,3 +25,7 @@ CHANGES_FOR_READERS = frozenset(
     {PartitionChange.APPENDED, PartitionChange.COMMITTED, PartitionChange.DELETED, PartitionChange.ROLE}
 )
 """Changes that may affect the response to a Fetch; a change of the ISR alone does not."""
+
+CHANGES_FOR_FOLLOWERS = CHANGES_FOR_READERS - {PartitionChange.COMMITTED}
+"""Those that may complete the delayed fetch of a follower, which reads up to the log end. It learns of a high watermark
+with its next response."""

@@ -56,7 +56,7 @@ class ReplicationQuota:
     def throttle_ms(self, now_ms: int) -> int:
         """After what time without any bytes the rate is no longer above the quota; 0 if it is not."""
         bound = self.bytes_per_second
-        if self.rate(now_ms) <= bound:
+        if not self._rate.value or self.rate(now_ms) <= bound:  # mostly no replica is listed
             return 0
         return max(1, self._rate.throttle_ms(max(_ALMOST_NONE, bound), self._window, now_ms))
 

@@ -238,7 +238,7 @@ class EffectExecutor:
 
     def _answer(self, effect: effects.Reply) -> None:
         context, response = effect.reply_to, effect.response
-        if not isinstance(context, RequestContext | LocalRequest):
+        if not isinstance(context, (RequestContext, LocalRequest)):
             raise InvariantError(f"{type(response).__name__} has no request to reply to: {context!r}")
         if isinstance(response, m.FetchResponse):
             if isinstance(context, RequestContext) and context.charge is not None:

@@ -35,7 +35,6 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.role import Role
-from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
 from kreplog.sim.machines.records import ModelRecords
 from kreplog.types import (
@@ -398,29 +397,6 @@ def test_f21_a_new_leader_reports_no_end_older_than_its_predecessors() -> None:
     assert shell.response_to(request).partitions[0].offset == 2
 
 
-def test_a_fetch_waits_for_min_bytes_or_max_wait() -> None:
-    shell = leader(isr=(1,))
-    effects = shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
-    assert not [reply for reply in effects if isinstance(reply, Reply)]
-    effects = shell.request(produce("a"))
-    assert {reply.reply_to for reply in effects if isinstance(reply, Reply)} == {"reader", "client"}
-    shell.request(fetch(-1, 1, max_wait_ms=500, min_bytes=10**6), "reader")
-    assert not [
-        reply for reply in shell.request(produce("b")) if isinstance(reply, Reply) and reply.reply_to == "reader"
-    ]
-    shell.now_ms = 500
-    late = only([reply for reply in shell.step(Tick()) if isinstance(reply, Reply)], Reply)
-    assert values(late.response.partitions[0].records) == ["b"]
-
-
-def test_a_delayed_fetch_completes_when_leadership_ends() -> None:
-    shell = leader()
-    shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
-    shell.leader_and_isr(2, 2)
-    replies = [reply for reply in shell.effects if isinstance(reply, Reply) and reply.reply_to == "reader"]
-    assert replies[0].response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[union-attr]
-
-
 # The ISR
 
 
@@ -444,25 +420,6 @@ def test_f13_a_pending_member_holds_the_watermark_and_counts_for_nothing_else() 
     assert 3 not in shell.partition.isr
     confirm(shell, 1)
     assert 3 in shell.partition.isr and shell.partition.partition_epoch == 1
-
-
-def test_an_isr_change_alone_retries_no_delayed_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands may change at once, each waking a fetch that has thousands of partitions to read."""
-    shell = leader(isr=(1, 2))
-    looks: list[int] = []
-    evaluate = FetchContext.evaluate
-
-    def noted(context: FetchContext) -> Any:
-        looks.append(context.request.replica_id)
-        return evaluate(context)
-
-    shell.request(fetch(2, 0, max_wait_ms=500))
-    monkeypatch.setattr(FetchContext, "evaluate", noted)
-    shell.request(fetch(3, 0, max_wait_ms=500))
-    confirm(shell, 1)
-    assert shell.partition.isr == (1, 2, 3) and set(looks) == {3}
-    shell.request(produce("a"))
-    assert set(looks) == {2, 3}
 
 
 def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:
