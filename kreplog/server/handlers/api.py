@@ -73,7 +73,7 @@ from kreplog.server.network.client_quotas import MeasuredWork
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
-from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
+from kreplog.server.network.slices import ALLOWANCE, INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
 from kreplog.server.runtime.feature_cache import FeatureCache
 from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.store import AnySession, StoreLink
@@ -273,14 +273,15 @@ class Api:
         elif key not in _ENCODERS and key not in self._queries and key not in self._in_tasks:
             context.close()
         elif len(frame) <= INLINE_BYTES:
-            self._dispatch(context, self._decode(context, frame, self._max_entries(key)))
+            self._dispatch(context, self._decode(context, frame, self._max_entries(key, len(frame))))
         else:
             self._start_for(context, self._dispatch_large(context, frame))
 
-    def _max_entries(self, key: int) -> int:
-        """Maximum of entries of a request, by the size of the cluster; MAX_ITEMS before the first metadata."""
+    def _max_entries(self, key: int, size: int) -> int:
+        """Maximum of entries of a request, by the size of the cluster; MAX_ITEMS before the first metadata, and for one
+        of so few bytes, `size`, that it cannot have more than all requests may."""
         manager = self._host.manager
-        if not self._has_metadata():
+        if size <= ALLOWANCE or not self._has_metadata():
             return MAX_ITEMS
         return max_entries(key, max(len(manager.metadata.partitions), len(manager.partitions)))
 
@@ -293,7 +294,7 @@ class Api:
         context.hold(len(frame))
         try:
             with _closing_on_error(context):
-                budget = self._max_entries(context.header.api_key)
+                budget = self._max_entries(context.header.api_key, len(frame))
                 request = await self._in_thread(context, self._decode, context, frame, budget)
                 context.offload = self._respond_from_thread
                 self._dispatch(context, request)
@@ -478,7 +479,7 @@ class Api:
 
     def _produce(self, context: RequestContext, frame: Frame) -> None:
         header = context.header
-        request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
+        request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE, len(frame)))
         if transactional_id is not None:
             fields = request.acks, request.timeout_ms, request.partitions
             adds = header.api_version >= ADDS_PARTITIONS_FROM[ApiKey.PRODUCE]
@@ -541,7 +542,7 @@ class Api:
                 unknown_ids.append(topic_id)
             return name
 
-        request, unknown = fetch.decode_request(frame, header, name_of, self._max_entries(ApiKey.FETCH))
+        request, unknown = fetch.decode_request(frame, header, name_of, self._max_entries(ApiKey.FETCH, len(frame)))
         context.follower = request.replica_id > CONSUMER
         if is_forged(request, context.client.internal):
             raise PeerProtocolError(

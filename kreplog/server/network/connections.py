@@ -239,6 +239,10 @@ class Connection:
         self._paused = True
         self._stop_reading()
 
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
     def resume(self) -> None:
         if self._paused and not self.closed:
             self._paused = False
@@ -394,7 +398,8 @@ class Connection:
     def send(self, buffers: Iterable[Buffer], *, at_once: bool = False) -> None:
         """Queue buffers, which must not change until they are sent. Never waits.
 
-        at_once: write to the socket before this returns, else in the next iteration of the event loop."""
+        at_once: write to the socket before this returns, unless received frames wait for delivery, whose responses may
+        go together; else in the next iteration of the event loop."""
         if self.closed:
             return
         for buffer in buffers:
@@ -402,7 +407,7 @@ class Connection:
             if len(view):
                 self._out.append(view)
                 self.queued_bytes += len(view)
-        if at_once and not self._writing:
+        if at_once and self._out and not self._held and not self._writing:
             self._flush()
         elif not self._flush_due and not self._writing:
             self._flush_due = True

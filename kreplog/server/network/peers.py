@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from socket import socket
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kreplog.errors import PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame, ReceivingThread
@@ -25,10 +26,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoded:
-    """A response that the thread has decoded, or the error of it."""
+class PeerReply(Generic[T]):
+    """The response to a request, decoded; or why there is none."""
 
-    value: Any
+    value: T | None = None
     error: Exception | None = None
 
 
@@ -44,13 +45,14 @@ class Peer:
         thread: Executor | None = None,
     ) -> None:
         self._connect = connect
-        self._thread = None if thread is None else ReceivingThread(thread, self._decode_in_thread)
+        self._thread = None if thread is None else ReceivingThread(thread, self._decoded_frame)
         self._decode: Callable[[Frame], Any] = _as_it_is
         self._on_closed = on_closed
         self._max_frame_bytes = max_frame_bytes
         self._connection: Connection | None = None
         self._address: Address | None = None
-        self._response: asyncio.Future[Frame | _Decoded] | None = None
+        self._then: Callable[[PeerReply[Any]], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, address: Address, request: Sequence[Buffer], timeout_s: float) -> Frame:
         """Send a framed request and return the frame of its response; as `decoded`."""
@@ -59,46 +61,55 @@ class Peer:
     async def decoded(
         self, address: Address, request: Sequence[Buffer], timeout_s: float, decode: Callable[[Frame], T]
     ) -> T:
-        """Send a framed request, unless `begin` has sent it, and return its response as `decode` returns it.
+        """Send a framed request, and return its response as `decode` returns it.
 
         Raises OSError, TimeoutError or PeerProtocolError, the connection is closed then; and what `decode` raises.
         """
+        response: asyncio.Future[PeerReply[T]] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                if self._response is None:
-                    self._send(await self._connected(address), request, decode)
-                assert self._response is not None
-                response = await self._response
+                self._send(await self._connected(address), request, decode, partial(_set_outcome, response))
+                outcome = await response
         except BaseException:
+            self._then = None
             self.close()
             raise
-        finally:
-            self._response = None
-        if not isinstance(response, _Decoded):
-            return decode(response)
-        if response.error is not None:
-            raise response.error
-        decoded: T = response.value
-        return decoded
+        return _value(outcome)
 
-    def begin(self, address: Address, request: Sequence[Buffer], decode: Callable[[Frame], Any]) -> None:
-        """Send the request of the next `decoded` now, if there is an open connection to `address`.
-
-        A task that calls that runs only in a later iteration of the event loop, after appends perhaps."""
+    def begin(
+        self,
+        address: Address,
+        request: Sequence[Buffer],
+        timeout_s: float,
+        decode: Callable[[Frame], T],
+        then: Callable[[PeerReply[T]], None],
+    ) -> bool:
+        """Send a framed request now, if there is an open connection to `address`; whether it was sent. `then` gets the
+        outcome, as soon as it is received: a task would learn of it only in a later iteration of the event loop. The
+        errors are those of `decoded`; the connection is closed at them."""
         connection = self._connection_to(address)
-        if connection is not None:
-            self._send(connection, request, decode)
+        if connection is None:
+            return False
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._timed_out)
+        self._send(connection, request, decode, then)
+        return True
 
-    def _send(self, connection: Connection, request: Sequence[Buffer], decode: Callable[[Frame], Any]) -> None:
+    def _send(
+        self,
+        connection: Connection,
+        request: Sequence[Buffer],
+        decode: Callable[[Frame], T],
+        then: Callable[[PeerReply[T]], None],
+    ) -> None:
         self._decode = decode
-        self._response = asyncio.get_running_loop().create_future()
+        self._then = then
         connection.send(request, at_once=True)
 
-    def _decode_in_thread(self, frame: Frame) -> _Decoded:
+    def _decoded_frame(self, frame: Frame) -> PeerReply[Any]:
         try:
-            return _Decoded(self._decode(frame))
-        except Exception as error:  # raised where the response is awaited
-            return _Decoded(None, error)
+            return PeerReply(self._decode(frame))
+        except Exception as error:  # for the caller
+            return PeerReply(error=error)
 
     def _connection_to(self, address: Address) -> Connection | None:
         connection = self._connection
@@ -125,19 +136,32 @@ class Peer:
         self._address = address
         return self._connection
 
-    def _on_frame(self, frame: Frame | _Decoded) -> None:
-        if self._response is None or self._response.done():
+    def _on_frame(self, frame: Frame | PeerReply[Any]) -> None:
+        if self._then is None:
             raise PeerProtocolError("a response without a request")
-        self._response.set_result(frame)
+        self._finish(frame if isinstance(frame, PeerReply) else self._decoded_frame(frame))
 
     def _connection_closed(self) -> None:
         if self._connection is not None and self._on_closed is not None:
             self._on_closed()
-        if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionResetError("the other broker closed the connection"))
-            self._response.exception()  # so that asyncio does not log it if no caller waits
+        self._finish(PeerReply(error=ConnectionResetError("the other broker closed the connection")))
+
+    def _timed_out(self) -> None:
+        self._finish(PeerReply(error=TimeoutError("no response in time")))
+
+    def _finish(self, outcome: PeerReply[Any]) -> None:
+        """End the request under way, if there is one."""
+        then, self._then = self._then, None
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            if outcome.error is not None:
+                self.close()
+        if then is not None:
+            then(outcome)
 
     def close(self) -> None:
+        """Close the connection; a request under way ends with ConnectionResetError."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -145,3 +169,14 @@ class Peer:
 
 def _as_it_is(frame: Frame) -> Frame:
     return frame
+
+
+def _set_outcome(response: asyncio.Future[PeerReply[T]], outcome: PeerReply[T]) -> None:
+    if not response.done():
+        response.set_result(outcome)
+
+
+def _value(outcome: PeerReply[T]) -> T:
+    if outcome.error is not None:
+        raise outcome.error
+    return cast("T", outcome.value)

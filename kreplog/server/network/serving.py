@@ -41,6 +41,7 @@ from kreplog.server.network.muted_connections import MutedConnections
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
+from kreplog.server.runtime.pauses import has_socket_time
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
 from kreplog.wire.produce import decode_request as decode_produce
@@ -369,7 +370,9 @@ class ClientConnection:
         self._resume_if_possible()
 
     def send_ready_responses(self, answered: RequestContext) -> None:
-        """Send all responses up to the first request without one. answered: the request that just got its response."""
+        """Send all responses up to the first request without one; at once if the client has no other request in flight,
+        else together with those that follow in this iteration of the event loop. answered: the request that just got
+        its response."""
         waiting = self._in_flight
         if waiting and waiting[0] is not answered:
             self._charge_response(answered, own_bytes(answered.response or ()))
@@ -378,7 +381,7 @@ class ClientConnection:
             if context.held_bytes:
                 self._charge_response(context, 0)
             self._server.requests.answered(context.header.api_key, context.follower, context.began)
-            self._connection.send(buffers)
+            self._connection.send(buffers, at_once=not waiting and has_socket_time(self._loop))
         self._resume_if_possible()
 
     def _charge_response(self, context: RequestContext, size: int) -> None:
@@ -388,7 +391,7 @@ class ClientConnection:
         self._connection.hold(more)
 
     def _resume_if_possible(self) -> None:
-        if not self._over_limit():
+        if self._connection.is_paused and not self._over_limit():
             self._connection.resume()
 
     def _on_closed(self) -> None:

@@ -27,8 +27,8 @@ THREADS = 2
 SLICE_S = 0.005
 """How long one request is worked on before the event loop serves others."""
 
-_ALLOWANCE = 1000
-"""Entries beyond those that the number of partitions justifies."""
+ALLOWANCE = 1000
+"""Entries beyond those that the number of partitions justifies. An entry takes a byte at least."""
 
 _FETCH_ALLOWANCE = 5000
 """The same for Fetch: a follower may learn of thousands of new partitions before their leader does."""
@@ -58,7 +58,7 @@ def max_entries(api_key: int, partitions: int) -> int:
     if api_key == ApiKey.FETCH:
         return min(MAX_ITEMS, _FETCH_ALLOWANCE + 3 * partitions)
     entries = 16 if api_key in _OF_SETTINGS else 8 if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS else 3
-    return min(MAX_ITEMS, _ALLOWANCE + entries * partitions)
+    return min(MAX_ITEMS, ALLOWANCE + entries * partitions)
 
 
 def make_pool() -> ThreadPoolExecutor:

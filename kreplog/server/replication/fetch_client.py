@@ -24,7 +24,7 @@ from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError
 from kreplog.managed_log import CheckedBatches
 from kreplog.server.network.connections import THREAD_BYTES, Frame
 from kreplog.server.network.internal import Address
-from kreplog.server.network.peers import Connect, Peer
+from kreplog.server.network.peers import Connect, Peer, PeerReply
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -76,7 +76,9 @@ class ReplicaFetchClient:
         self._idle: dict[int, list[Peer]] = {}
         self._topic_ids: dict[str, str] = {}  # of the last fetch; forgotten partitions of a session come without theirs
         self._tasks: set[asyncio.Task[None]] = set()
+        self._peers: list[Peer] = []
         self._threads: list[ThreadPoolExecutor] = []
+        self._is_closed = False
 
     def send(self, effect: Send) -> None:
         """Send a fetch, on an open connection before this returns, so that the leader works on it meanwhile."""
@@ -88,51 +90,55 @@ class ReplicaFetchClient:
         decode = partial(_decode, header, self._names())
         idle = self._idle.setdefault(effect.leader, [])
         peer = idle.pop() if idle else self._new_peer(effect.leader)
-        address = self._known_address(effect.leader)
-        if address is not None:
-            peer.begin(address, frame, decode)
-        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, frame, decode))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, peer))
+        address, timeout_s = self._known_address(effect.leader), request.max_wait_ms / 1000 + TIMEOUT_MARGIN_S
+        if address is None or not peer.begin(address, frame, timeout_s, decode, partial(self._ended, effect, peer)):
+            task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, frame, timeout_s, decode))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _new_peer(self, leader: int) -> Peer:
         thread = ThreadPoolExecutor(1, f"kreplog-fetcher-{leader}")
         self._threads.append(thread)
-        return Peer(self._max_frame_bytes, partial(self._on_closed, leader), self._connect, thread)
-
-    def _ended(self, peer: Peer, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():  # perhaps before its first step
-            peer.close()
+        peer = Peer(self._max_frame_bytes, partial(self._on_closed, leader), self._connect, thread)
+        self._peers.append(peer)
+        return peer
 
     async def _fetch(
         self,
         effect: Send,
         peer: Peer,
-        address: Address | None,
         frame: Sequence[Buffer],
+        timeout_s: float,
         decode: Callable[[Frame], FetchResponse],
     ) -> None:
-        response: FetchResponse | None = None
+        """Connect, and send a fetch."""
+        outcome: PeerReply[FetchResponse]
         try:
-            address = address or await self._resolve(effect.leader)
+            address = self._known_address(effect.leader) or await self._resolve(effect.leader)
             if address is None:
                 raise ConnectionError(f"no address of broker {effect.leader} is known")
-            timeout_s = effect.request.max_wait_ms / 1000 + TIMEOUT_MARGIN_S
-            response = await peer.decoded(address, frame, timeout_s, decode)
+            outcome = PeerReply(await peer.decoded(address, frame, timeout_s, decode))
         except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
+            outcome = PeerReply(error=error)
+        self._ended(effect, peer, outcome)
+
+    def _ended(self, effect: Send, peer: Peer, outcome: PeerReply[FetchResponse]) -> None:
+        error = outcome.error
+        if self._is_closed:
+            return
+        if error is not None:
             _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
             peer.close()
         self._idle[effect.leader].append(peer)
-        self._put(FetchReplied(effect.leader, effect.correlation, response))
+        self._put(FetchReplied(effect.leader, effect.correlation, outcome.value))
 
     def close(self) -> None:
         """Cancel the fetches, and close the connections."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
-        for idle in self._idle.values():
-            for peer in idle:
-                peer.close()
+        for peer in self._peers:
+            peer.close()
         for thread in self._threads:
             thread.shutdown(wait=False)
 

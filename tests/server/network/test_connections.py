@@ -21,7 +21,6 @@ from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network import connections as network
 from kreplog.server.network.connections import Connection, Frame, ListeningSocket
-from kreplog.server.network.peers import Peer
 from kreplog.server.network.serving import Limits, RequestContext, Server
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
@@ -83,6 +82,62 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
             echo.seen[0].respond([b"again"])
             assert await receive(sock, 8) == b"onethree"
         await until(lambda: echo.server.connections == 0)
+        echo.server.close()
+
+    run(work)
+
+
+def test_a_response_is_sent_at_once_or_together_with_those_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once to a client that waits for nothing else; each call of the system costs as much as a small request."""
+
+    async def work() -> None:
+        echo = Echo()
+        sent: list[int] = []
+        flush = Connection._flush
+
+        def noted(connection: Connection) -> None:
+            sent.append(connection.queued_bytes)
+            flush(connection)
+
+        monkeypatch.setattr(Connection, "_flush", noted)
+        with echo.connect() as sock:
+            sock.sendall(request(1))
+            await until(lambda: len(echo.seen) == 1)
+            echo.seen[0].respond([b"one"])
+            assert sent == [3] and await receive(sock, 3) == b"one"
+            sock.sendall(request(2) + request(3) + request(4))
+            await until(lambda: len(echo.seen) == 4)
+            sent.clear()
+            echo.seen[1].respond([b"two"])
+            echo.seen[2].respond([b"three"])
+            assert sent == []
+            echo.seen[3].respond([b"four"])
+            assert sent == [12] and await receive(sock, 12) == b"twothreefour"
+            sock.sendall(request(5) + request(6))
+            await until(lambda: len(echo.seen) == 6)
+            echo.seen[4].respond([b"five"])
+            assert await receive(sock, 4) == b"five", "the last request may take long"
+        echo.server.close()
+
+    run(work)
+
+
+def test_responses_to_requests_that_came_together_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        echo = Echo()
+        echo.server.serve(lambda exchange, _: exchange.respond([b"%d" % exchange.header.correlation_id]))
+        sent: list[int] = []
+        flush = Connection._flush
+
+        def noted(connection: Connection) -> None:
+            sent.append(connection.queued_bytes)
+            flush(connection)
+
+        monkeypatch.setattr(Connection, "_flush", noted)
+        with echo.connect() as sock:
+            sock.sendall(b"".join(request(number) for number in range(10)))
+            assert await receive(sock, 10) == b"0123456789"
+            assert [size for size in sent if size] == [10]
         echo.server.close()
 
     run(work)
@@ -277,67 +332,6 @@ def test_unix_sockets(tmp_path: Path) -> None:
         path.write_text("something else")
         with pytest.raises(StorageError, match="is not a socket"):
             ListeningSocket(Listener(path=str(path)), accepted.append)
-
-    run(work)
-
-
-def test_a_peer_calls_and_calls_again_after_a_loss() -> None:
-    async def work() -> None:
-        echo = Echo()
-        peer = Peer(1 << 20)
-        address = (echo.address.host, echo.address.port)
-
-        async def answer(body: bytes) -> None:
-            await until(lambda: bool(echo.seen))
-            echo.seen.pop().respond([framed(body)])
-
-        called = asyncio.create_task(peer.call(address, [request(1)], 5))
-        await answer(b"one")
-        assert await called == b"one"
-        called = asyncio.create_task(peer.call(address, [request(2)], 5))
-        await until(lambda: bool(echo.seen))
-        echo.seen.pop().close()
-        with pytest.raises(ConnectionResetError):
-            await called
-        with pytest.raises(TimeoutError):
-            await peer.call(address, [request(3)], 0.05)
-        echo.seen.clear()
-        called = asyncio.create_task(peer.call(address, [request(4)], 5))
-        await answer(b"four")
-        assert await called == b"four"
-        peer.close()
-        echo.server.close()
-        with pytest.raises(OSError):
-            await peer.call(address, [request(5)], 5)
-
-    run(work)
-
-
-def test_begin_sends_before_it_returns() -> None:
-    """The loop may have much to do first; the other end works meanwhile."""
-
-    async def work() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = server.getsockname()
-            peer = Peer(1 << 20)
-            peer.begin(address, [request(1)], bytes)  # nothing: there is no connection yet
-            called = asyncio.create_task(peer.call(address, [request(1)], 5))
-            theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
-        with theirs:
-            theirs.setblocking(False)
-            assert await receive(theirs, len(request(1))) == request(1)
-            theirs.send(framed(b"one"))
-            assert await called == b"one"
-            peer.begin(("127.0.0.1", 1), [request(2)], bytes)  # nor here: it has moved
-            peer.begin(address, [request(2)], bytes)
-            assert theirs.recv(100) == request(2)
-            theirs.send(framed(b"two"))
-            assert await peer.call(address, [request(2)], 5) == b"two"
-            with pytest.raises(BlockingIOError):
-                theirs.recv(100)  # it was sent once
-            peer.begin(address, [request(3)], bytes)
-        with pytest.raises(ConnectionResetError):
-            await peer.call(address, [request(3)], 5)
 
     run(work)
 
