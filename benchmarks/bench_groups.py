@@ -1,7 +1,7 @@
 """Groups and transactions of three brokers of ours beside three of a real Apache Kafka, in turns.
 
     python -m benchmarks.bench_groups [--repetitions N] [--quick] [--no-kafka] [--only PART]... [--directory DIR]
-                                      [--out FILE]
+                                      [--out FILE] [--against CHECKOUT]
 
 Both clusters run all the time, and one is idle while the other is measured. In each repetition, after a longer one
 that does not count and lets Java compile, confluent-kafka commits offsets, rebalances a group of either protocol, and
@@ -9,7 +9,8 @@ commits transactions; then coordinators are killed. Numbers are medians; a ratio
 repetition. What is committed is read back. Kafka is the newest one, with its defaults but for three: offsets and
 transactions have three replicas, as here; members of the consumer protocol have the heartbeat interval that those of
 the classic one set; and their assignments are computed at once, as here, instead of at most once a second (KIP-1263).
-Needs Java 17 and Maven.
+Needs Java 17 and Maven. --against: in place of Kafka another checkout of kreplog with its extensions built, as the
+commit before a change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rich.console import Console
 
 from benchmarks import clusters, report
 from benchmarks.bench_cluster import Measure, show
-from benchmarks.clusters import QUIET, Cluster, KafkaCluster, KreplogCluster
+from benchmarks.clusters import QUIET, CheckoutCluster, Cluster, KafkaCluster, KreplogCluster
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, partition_of_transaction
 from kreplog.types import counted
@@ -477,10 +478,12 @@ def eventually(act: Callable[[], object]) -> None:
 
 
 @contextmanager
-def both(root: Path, kafka: bool) -> Iterator[list[Cluster]]:
+def both(root: Path, kafka: bool, against: Path | None) -> Iterator[list[Cluster]]:
     """The clusters, running. Raises Unavailable."""
     made: list[Cluster] = [KreplogCluster(root / "kreplog", KREPLOG)]
-    if kafka:
+    if against is not None:
+        made.append(CheckoutCluster(root / "against", against, KREPLOG))
+    elif kafka:
         made.append(KafkaCluster(root / "kafka", KAFKA, NEWEST))
     with ExitStack() as started:
         for cluster in made:
@@ -498,8 +501,9 @@ def main(
     ] = None,
     directory: Annotated[Path | None, typer.Option(help="Where scratch folders are made; on a real disk.")] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for every sample.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another checkout, in place of Apache Kafka.")] = None,
 ) -> None:
-    """Groups and transactions of kreplog's cluster and of Apache Kafka's."""
+    """Groups and transactions of kreplog's cluster and of Apache Kafka's, or of another checkout's."""
     console = Console(width=170, soft_wrap=True)
     scale = TINY if quick else Scale()
     root = Path(tempfile.mkdtemp(prefix="kreplog-groups-", dir=directory))
@@ -507,7 +511,7 @@ def main(
     try:
         for name, fact in report.host(root).items():
             console.print(f"{name}: {fact}", highlight=False)
-        with both(root, kafka) as made:
+        with both(root, kafka, against) as made:
             samples: dict[str, list[dict[str, float]]] = {cluster.name: [] for cluster in made}
             warm_up = replace(scale, seconds=WARM_UP * scale.seconds, copied=WARM_UP * scale.copied)
             for repetition in range(repetitions + 1):
@@ -527,7 +531,7 @@ def main(
     finally:
         shutil.rmtree(root)
     console.print(f"{counted(repetitions, 'repetition')}; load at the end {os.getloadavg()[0]:.1f}", highlight=False)
-    if kafka:
+    if kafka or against is not None:
         show(console, samples, MEASURES)
     else:
         for measure in MEASURES:

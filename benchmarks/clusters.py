@@ -114,8 +114,8 @@ class CheckoutCluster(KreplogCluster):
 
     name = "the other checkout"
 
-    def __init__(self, directory: Path, checkout: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, checkout: Path, settings: Mapping[str, int] = NO_SETTINGS) -> None:
+        super().__init__(directory, settings)
         self._folder = directory
         self._checkout = checkout.resolve()
 
