@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, raise_for_error
+from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, SilentBrokersError, UnreachableError, raise_for_error
 from kreplog.client.broker_client import Address, BrokerClient
 from kreplog.client.connection_errors import connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
@@ -94,7 +94,7 @@ class AdminClient:
         async def request(client: BrokerClient) -> Any:
             return await client.request(api, version, **fields)
 
-        failures = []
+        failures, silent = [], False
         for address in dict.fromkeys((*self._servers, *self.live.values())):
             timeout_s = CHANGE_TIMEOUT_S if changes else CONNECT_TIMEOUT_S
             response = self._runner.run(self._send(address, request, timeout_s))
@@ -102,9 +102,11 @@ class AdminClient:
                 self._servers = list(dict.fromkeys((address, *self._servers)))
                 return response
             failures.append(f"{address[0]}:{address[1]} ({connection_failure(response)})")
+            silent = silent or isinstance(response, TimeoutError)
             if changes and isinstance(response, TimeoutError):
                 break
-        raise UnreachableError(f"no broker responds at {', '.join(failures)}: are they running?")
+        kind = SilentBrokersError if silent else UnreachableError
+        raise kind(f"no broker responds at {', '.join(failures)}: are they running?")
 
     def request_each(
         self, broker_ids: Iterable[int], request: Callable[[int, BrokerClient], Awaitable[T]]

@@ -25,7 +25,7 @@ from kafka.errors import (
 )
 
 from kreplog.client.broker_client import Address
-from kreplog.client.connection_errors import connection_failure
+from kreplog.client.connection_errors import NO_RESPONSE, connection_failure
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
 from kreplog.types import address_text
@@ -42,6 +42,10 @@ _MAX_RESPONSE_BYTES = 1 << 20
 
 class UnreachableError(KreplogError):
     """No broker responds at the given addresses; the message says what to start, or what listens there instead."""
+
+
+class SilentBrokersError(UnreachableError):
+    """At one of the addresses at least, a broker may be that is only slow: it did not respond in time."""
 
 
 class TopicRequestError(KreplogError):
@@ -117,7 +121,7 @@ def _reachable(addresses: list[Address], advice: str, security: ClientSecurity) 
         threading.Thread(
             target=lambda at: results.put((at, _probe(at, security))), args=(address,), daemon=True
         ).start()
-    failures = []
+    failures, silent = [], False
     for _ in addresses:
         address, failure = results.get()
         if failure is None:
@@ -129,7 +133,9 @@ def _reachable(addresses: list[Address], advice: str, security: ClientSecurity) 
                         reachable.append(address)
             return [address_text(*address) for address in reachable]
         failures.append(f"{address_text(*address)} ({failure})")
-    raise UnreachableError(f"no broker responds at {', '.join(sorted(failures))}: {advice}")
+        silent = silent or failure == NO_RESPONSE
+    kind = SilentBrokersError if silent else UnreachableError
+    raise kind(f"no broker responds at {', '.join(sorted(failures))}: {advice}")
 
 
 def _probe(address: Address, security: ClientSecurity) -> str | None:
@@ -145,7 +151,7 @@ def _probe(address: Address, security: ClientSecurity) -> str | None:
                 return "what listens there is not a Kafka broker"
             generic.decode_response(_receive(sock, size, deadline), header)
     except TimeoutError:
-        return f"no response within {CONNECT_TIMEOUT_S:g} s"
+        return NO_RESPONSE
     except PeerProtocolError:
         return "what listens there is not a Kafka broker"
     except OSError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 
+NO_RESPONSE = "no response in time"
+
 _TRUST = "is ssl.truststore.location the CA of the broker's certificate?"
 _IDENTITY = "is ssl.keystore.location a certificate of a CA that the broker trusts?"
 _IDENTITY_ALERTS = ("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE")
@@ -13,7 +15,7 @@ _IDENTITY_ALERTS = ("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE")
 def connection_failure(error: Exception) -> str:
     """The reason, with advice where a setting of the client is the likely cause."""
     if isinstance(error, TimeoutError):
-        return "no response in time"
+        return NO_RESPONSE
     if isinstance(error, ssl.SSLCertVerificationError):
         name_differs = "mismatch" in error.verify_message
         return f"TLS fails: {error.reason}: {error.verify_message}{'' if name_differs else f': {_TRUST}'}"

@@ -14,7 +14,6 @@ from kafka.errors import KafkaError
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.bootstrap import (
     ADMIN_TIMEOUT_MS,
-    CONNECT_TIMEOUT_S,
     UnreachableError,
     kafka_errors,
     reachable_brokers,
@@ -99,7 +98,7 @@ def kafka_admin_client(
         try:
             admin = KafkaAdminClient(
                 bootstrap_servers=servers,
-                bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
+                bootstrap_timeout_ms=ADMIN_TIMEOUT_MS,
                 request_timeout_ms=ADMIN_TIMEOUT_MS + 5000,
                 **security.of_kafka_python(),
             )

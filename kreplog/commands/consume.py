@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ from kafka.errors import CommitFailedError, RebalanceInProgressError
 from kafka.structs import MemberState
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, kafka_errors
+from kreplog.client.bootstrap import UnreachableError, kafka_errors
 from kreplog.client.security import ClientSecurity
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
@@ -36,14 +37,12 @@ from kreplog.commands.options import (
     OptionalDir,
     milliseconds,
 )
+from kreplog.commands.patience import NOTE_S, Patience
 from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
-from kreplog.types import counted
+from kreplog.types import NO_LEADER, counted
 
 POLL_MS = 200
-
-LOGIN_CHECK_S = 5.0
-"""Time without a record after which the login is checked: kafka-python retries a refused one for ever."""
 
 consume_app = App()
 
@@ -97,28 +96,35 @@ def consume(
     """Print the committed records of a topic, one on each line, until Ctrl-C, --max-messages or --timeout."""
     _check_options(from_beginning, offset, timestamp, partition, group)
     time_ms = None if timestamp is None else milliseconds("--timestamp", timestamp)
-    with admin_client(cluster, bootstrap, command_config) as admin:
-        existing = admin.partitions_of(topic, partition or ())
-        servers, security = admin.addresses, admin.security
-    numbers = sorted(set(partition)) if partition else existing
-    if offset is not None and len(numbers) > 1:
-        raise UsageError(
-            f"--offset applies to one partition, not to {counted(len(numbers), 'partition')}: add --partition"
-        )
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
-    with (
-        kafka_errors(),
-        Interruption() as interruption,
-        _consumer(servers, security, group, from_beginning, isolation_level) as consumer,
-    ):
-        if group is None:
-            _assign(consumer, topic, numbers, from_beginning, offset, time_ms)
-        else:
-            consumer.subscribe([topic])
-        printed = partial(_commit, consumer) if group is not None else None
-        idle = partial(_check_login, servers, security)
-        count = _print(_records(consumer, max_messages, timeout, interruption, printed, idle), show)
+    count = 0
+    with kafka_errors(), suppress(KeyboardInterrupt), Interruption() as interruption:
+        patience = Patience(interruption, timeout)
+        existing, servers, security = patience.retry(
+            lambda _: _partitions(cluster, bootstrap, command_config, topic, partition or ()), "a broker that responds"
+        )
+        numbers = sorted(set(partition)) if partition else existing
+        if offset is not None and len(numbers) > 1:
+            raise UsageError(
+                f"--offset applies to one partition, not to {counted(len(numbers), 'partition')}: add --partition"
+            )
+        with _consumer(servers, security, group, from_beginning, isolation_level, patience) as consumer:
+            if group is None:
+                _assign(consumer, topic, numbers, from_beginning, offset, time_ms, patience)
+            else:
+                consumer.subscribe([topic])
+            printed = partial(_commit, consumer, patience) if group is not None else None
+            idle = partial(_subject_of_wait, consumer, topic, numbers, group, servers, security)
+            count = _print(_records(consumer, max_messages, timeout, interruption, printed, idle, patience), show)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
+
+
+def _partitions(
+    cluster: Path | None, bootstrap: str | None, command_config: Path | None, topic: str, required: Iterable[int]
+) -> tuple[list[int], list[str], ClientSecurity]:
+    """The partitions of the topic; the addresses of the brokers, and how clients connect to them."""
+    with admin_client(cluster, bootstrap, command_config) as admin:
+        return admin.partitions_of(topic, required), admin.addresses, admin.security
 
 
 def _check_options(
@@ -138,20 +144,22 @@ def _consumer(
     group: str | None,
     from_beginning: bool,
     isolation_level: IsolationLevel,
+    patience: Patience,
 ) -> Iterator[Any]:
     """A consumer that commits only when it is called to; without a group its partitions are assigned by hand."""
     reset = "earliest" if from_beginning else "latest"
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers,
-        bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="none" if group is None else reset,
-        allow_auto_create_topics=False,
-        metrics_enabled=False,
-        isolation_level=isolation_level.value,
-        **security.of_kafka_python(),
-    )
+    with patience.noting(f"a response of the brokers at {', '.join(servers)}"):
+        consumer = KafkaConsumer(
+            bootstrap_servers=servers,
+            bootstrap_timeout_ms=patience.limit_ms,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="none" if group is None else reset,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+            isolation_level=isolation_level.value,
+            **security.of_kafka_python(),
+        )
     try:
         yield consumer
     finally:
@@ -166,46 +174,71 @@ def _resume_rebalance(consumer: Any) -> None:
         consumer._coordinator.request_rejoin()
 
 
-def _commit(consumer: Any) -> None:
+def _commit(consumer: Any, patience: Patience) -> None:
     """Commit what has been printed, as a member. If that is refused, another member prints it again."""
     try:
-        consumer.commit()
+        patience.retry(lambda timeout_ms: consumer.commit(timeout_ms=timeout_ms), "the group's coordinator, to commit")
     except (CommitFailedError, RebalanceInProgressError):
         print("the group is in another generation: its members will print some records again", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted before a commit: the group's members will print some records again", file=sys.stderr)
 
 
-def _check_login(servers: list[str], security: ClientSecurity) -> None:
-    """Raise AuthenticationError if brokers refuse the login now. Those that do not respond may be restarting."""
-    if security.login is not None:
-        with suppress(UnreachableError), asyncio.Runner() as runner:
-            AdminClient(runner, servers, security).metadata(())
+def _subject_of_wait(
+    consumer: Any, topic: str, numbers: list[int], group: str | None, servers: list[str], security: ClientSecurity
+) -> str:
+    """The subject of a wait: brokers, a leader or an assignment without which no records come; "" if all is there.
+    Raises AuthenticationError if brokers refuse the login now: kafka-python retries for ever."""
+    try:
+        with asyncio.Runner() as runner:
+            (found,) = AdminClient(runner, servers, security).metadata([topic]).topics
+    except UnreachableError:
+        return f"a response of the brokers at {', '.join(servers)}"
+    wanted = found.partitions if group is not None else [p for p in found.partitions if p.partition_index in numbers]
+    for partition in wanted:
+        if partition.leader_id == NO_LEADER:
+            return f"a leader of {topic}-{partition.partition_index}"
+    if group is not None and consumer.group_metadata().state != MemberState.STABLE:
+        return f"the coordinator of group {group}, to assign partitions"
+    return ""
 
 
 def _assign(
-    consumer: Any, topic: str, numbers: list[int], from_beginning: bool, offset: int | None, time_ms: int | None
+    consumer: Any,
+    topic: str,
+    numbers: list[int],
+    from_beginning: bool,
+    offset: int | None,
+    time_ms: int | None,
+    patience: Patience,
 ) -> None:
     """Assign partitions, and seek to where their records are printed from."""
     assigned = [KafkaPartition(topic, number) for number in numbers]
+    leaders = f"the leaders of {topic}, to look offsets up"
+
+    def looked_up(lookup: Callable[..., Any], of: Any) -> Any:
+        return patience.retry(lambda timeout_ms: lookup(of, timeout_ms=timeout_ms), leaders)
+
     consumer.assign(assigned)
     if from_beginning:
         consumer.seek_to_beginning(*assigned)
     elif offset is not None:
         (partition,) = assigned
         name = f"{partition.topic}-{partition.partition}"
-        first = consumer.beginning_offsets([partition])[partition]
-        end = consumer.end_offsets([partition])[partition]
+        first = looked_up(consumer.beginning_offsets, [partition])[partition]
+        end = looked_up(consumer.end_offsets, [partition])[partition]
         if first == end != offset:
             raise UsageError(f"{name} is empty, its next record gets offset {end:,}: there is no offset {offset:,}")
         if not first <= offset <= end:
             raise UsageError(f"{name} has offsets {first:,} to {end - 1:,}: there is no offset {offset:,}")
         consumer.seek(partition, offset)
     elif time_ms is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(assigned, time_ms))
-        ends = consumer.end_offsets(assigned)
+        found = looked_up(consumer.offsets_for_times, dict.fromkeys(assigned, time_ms))
+        ends = looked_up(consumer.end_offsets, assigned)
         for partition in assigned:
             consumer.seek(partition, ends[partition] if found[partition] is None else found[partition].offset)
     else:
-        for partition, end in consumer.end_offsets(assigned).items():
+        for partition, end in looked_up(consumer.end_offsets, assigned).items():
             consumer.seek(partition, end)
 
 
@@ -215,10 +248,12 @@ def _records(
     timeout_s: float | None,
     interruption: Interruption,
     printed: Callable[[], None] | None,
-    idle: Callable[[], None],
+    idle: Callable[[], str],
+    patience: Patience,
 ) -> Iterator[Any]:
     """Records as they are committed, at most `limit`, until none has come for `timeout_s` or the command is
-    interrupted. printed: called when those before it are on stdout. idle: called at times while none comes."""
+    interrupted. printed: called when those before it are on stdout. idle: called at times while none comes, returns
+    what the command waits for."""
     last = checked = time.monotonic()
     remaining = limit
     while not interruption.happened and remaining != 0:
@@ -235,11 +270,12 @@ def _records(
             continue
         now = time.monotonic()
         ends = timeout_s is not None and now - last >= timeout_s
-        if ends or now - max(last, checked) >= LOGIN_CHECK_S:
-            idle()
+        if ends or now - max(last, checked) >= NOTE_S:
+            subject = idle()
+            if ends:
+                return
+            patience.note(subject)
             checked = now
-        if ends:
-            return
 
 
 # Output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Self
 
 EXIT_CODE = 130
@@ -12,7 +13,7 @@ EXIT_CODE = 130
 
 
 class Interruption:
-    """Within the `with` block Ctrl-C and SIGTERM end `reading` instead of the process.
+    """Within the `with` block Ctrl-C and SIGTERM end `reading` and `raising` instead of the process.
 
     happened: a signal came. again: more than one."""
 
@@ -43,16 +44,26 @@ class Interruption:
         if self._raises:
             raise KeyboardInterrupt
 
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Within the `with` block, a signal raises KeyboardInterrupt, also one that came before."""
+        try:
+            self._raises = True
+            if self._count:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._raises = False
+
     def reading(self, lines: IO[bytes]) -> Iterator[bytes]:
         """The lines, until the last one or a signal; work between two lines is not interrupted."""
         readline = lines.readline
         while True:
             try:
-                self._raises = True
-                if self._count or not (line := readline()):
-                    return
+                with self.raising():
+                    line = readline()
             except KeyboardInterrupt:
                 return
-            finally:
-                self._raises = False
+            if not line:
+                return
             yield line

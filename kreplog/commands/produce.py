@@ -17,7 +17,7 @@ import typer
 from kafka import KafkaProducer
 from kafka import codec as codecs
 
-from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, TopicRequestError, kafka_errors
+from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, kafka_errors
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE, Interruption
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
@@ -77,7 +77,7 @@ def produce(
     with kafka_errors(), _lines(file) as lines, Interruption() as interruption:
         producer = KafkaProducer(
             bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
+            bootstrap_timeout_ms=ADMIN_TIMEOUT_MS,
             acks=acks.value if acks is Acks.all else int(acks.value),
             enable_idempotence=acks is Acks.all,
             compression_type=None if compression is Codec.none else compression.value,
