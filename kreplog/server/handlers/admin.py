@@ -36,6 +36,7 @@ from kreplog.errors import (
 )
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.topics import TopicView, TopicViews
+from kreplog.server.network.repeated_failures import RepeatedFailures
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
@@ -119,6 +120,7 @@ class AdminHandlers:
         self._brokers = brokers
         self._settings = settings
         self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
+        self._refused = RepeatedFailures("refusals to create topics automatically")
 
     # Topics
 
@@ -175,9 +177,11 @@ class AdminHandlers:
             elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 refused[name] = result["error_message"]
             errors[name] = error
-        if refused:  # one line: clients repeat their requests
+        if refused:
             name, reason = next(iter(refused.items()))
-            _log.warning("%d topics are not created automatically, such as %s: %s", len(refused), name, reason)
+            if count := self._refused.count(errors[name]):
+                text = "%d topics are not created automatically, such as %s: %s; times that this happened: %d"
+                _log.warning(text, len(refused), name, reason, count)
         return errors
 
     def _partitions_of(self, topic: Any) -> int:

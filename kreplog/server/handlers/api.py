@@ -355,9 +355,8 @@ class Api:
         try:
             if not context.client.closed:
                 context.respond(await self._in_thread(context, encode))
-        except Exception:
-            _log.exception("%s: the response to %s cannot be encoded", context.client.peer, context.header)
-            context.close()
+        except Exception as error:
+            context.failed(error)
 
     async def _in_thread(self, context: RequestContext, call: Callable[..., T], *arguments: Any) -> T:
         if context.charge is not None:
@@ -672,15 +671,11 @@ def _encoder(
 
 @contextlib.contextmanager
 def _closing_on_error(context: RequestContext) -> Iterator[None]:
-    """Log an error of a request, and close its connection; other connections are not affected."""
+    """An error of a request closes its connection."""
     try:
         yield
-    except PeerProtocolError as error:
-        _log.warning("%s: %s; its connection is closed", context.client.peer, error)
-        context.close()
-    except Exception:
-        _log.exception("%s: request %s failed; its connection is closed", context.client.peer, context.header)
-        context.close()
+    except Exception as error:
+        context.failed(error)
 
 
 def _holds(wait: Until) -> bool:

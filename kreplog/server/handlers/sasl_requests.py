@@ -152,9 +152,8 @@ class SaslHandlers:
             else:
                 response = sasl.authenticate(token, monotonic_ms())
             self._respond(context, response, raw)
-        except Exception:
-            _log.exception("%s: SASL failed; its connection is closed", context.client.peer)
-            context.close()
+        except Exception as error:
+            context.failed(error)
         finally:
             context.release(len(token))
 

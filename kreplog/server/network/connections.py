@@ -106,6 +106,7 @@ class ConnectionMemory:
         self._account = account
         # The connection that has held memory for longest first; by Connection.is_proved.
         self._holders: dict[bool, dict[Connection, int]] = {False: {}, True: {}}
+        self._closed = 0
 
     def charge(self, connection: Connection, size: int) -> None:
         """Set the bytes that a connection holds; it may be closed for it."""
@@ -117,15 +118,18 @@ class ConnectionMemory:
             holders.pop(connection, None)
         while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
             victim, victim_bytes = next(iter((self._holders[False] or self._holders[True]).items()))
-            _log.warning(
-                "%s is closed: it has held memory for longest of all connections%s, %d bytes; connections hold %d "
-                "bytes, and all holders more than queued.max.request.bytes = %d",
-                victim.peer,
-                "" if victim.is_proved else " without a request or a login",
-                victim_bytes,
-                self.held,
-                self._account.limit,
-            )
+            self._closed += 1
+            if is_power_of_two(self._closed):
+                _log.warning(
+                    "%s is closed: it has held memory for longest of all connections%s, %d bytes; connections hold %d "
+                    "bytes, and all holders more than queued.max.request.bytes = %d; closed since the start: %d",
+                    victim.peer,
+                    "" if victim.is_proved else " without a request or a login",
+                    victim_bytes,
+                    self.held,
+                    self._account.limit,
+                    self._closed,
+                )
             victim.close()
 
     def release(self, connection: Connection) -> None:
@@ -161,6 +165,7 @@ class Connection:
     frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock. max_sends: of
     calls that send before the event loop serves others; for a plain socket, which buffers what they send, no limit.
     max_end_bytes: of the end of the stream, which are no request.
+    on_invalid: called with such an error, which is logged without.
     is_proved: it is of a client, and not of somebody who only connects; of those, memory is taken away first.
     thread: receives long frames, while nothing else is received or sent; None: the event loop does.
     """
@@ -205,6 +210,7 @@ class Connection:
         self.active_at = monotonic()
         self.queued_bytes = 0
         self.on_drained: Callable[[], None] | None = None
+        self.on_invalid: Callable[[PeerProtocolError], None] | None = None
         self.closed = False
         self._read()
 
@@ -300,8 +306,7 @@ class Connection:
                 if held and monotonic() - began > DELIVERY_S:
                     break
         except PeerProtocolError as error:
-            _log.warning("%s: %s; its connection is closed", self.peer, error)
-            self.close()
+            self._refuse(error)
         finally:
             self._delivering = False
         if held and not self._paused and not self.closed:
@@ -309,6 +314,13 @@ class Connection:
             self._deliver_later()
         else:
             self._read()
+
+    def _refuse(self, error: PeerProtocolError) -> None:
+        if self.on_invalid is None:
+            _log.warning("%s: %s; its connection is closed", self.peer, error)
+        else:
+            self.on_invalid(error)
+        self.close()
 
     def _deliver_later(self) -> None:
         """Deliver the waiting frames in a later iteration, paced with those of other connections."""
@@ -339,8 +351,7 @@ class Connection:
         except BlockingIOError:
             return
         except PeerProtocolError as error:
-            _log.warning("%s: %s; its connection is closed", self.peer, error)
-            self.close()
+            self._refuse(error)
         except OSError:
             self.close()
 
@@ -477,7 +488,7 @@ class Connection:
             self._sock.close()
         self._on_closed()
         # Breaks the reference cycle with the owner of these methods, which is freed now.
-        self._on_frame, self._on_closed, self.on_drained = _ignore, _nothing, None
+        self._on_frame, self._on_closed, self.on_drained, self.on_invalid = _ignore, _nothing, None, None
 
 
 def _ignore(frame: Frame) -> None:

@@ -38,6 +38,7 @@ from kreplog.server.network.connections import (
 from kreplog.server.network.failed_logins import FailedLogins, Origin
 from kreplog.server.network.internal import authenticate, channel_binding, check_peer_user, endpoint_name
 from kreplog.server.network.muted_connections import MutedConnections
+from kreplog.server.network.repeated_failures import RepeatedFailures
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
@@ -118,9 +119,13 @@ class RequestContext:
             else:
                 with self.charge.timed():
                     self.respond(() if self._client.closed else encode(response))
-        except Exception:
-            _log.exception("%s: the response to %s cannot be encoded", self._client.peer, self.header)
-            self.close()
+        except Exception as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Log an error of this request if it is its turn, and close its connection; others are not affected."""
+        self._client.failed(error, self.header)
+        self.close()
 
     def refuse(self, buffers: Sequence[Any] = ()) -> None:
         """Send a frame, or none, and close the connection, whose client has not authenticated itself; both later, so
@@ -221,6 +226,7 @@ class ClientConnection:
         max_frame_bytes = limits.max_frame_bytes if self.sasl is None else limits.max_unauthenticated_frame_bytes
         self._connection = connection_over(sock, max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._resume_if_possible
+        self._connection.on_invalid = self.failed
 
     @property
     def closed(self) -> bool:
@@ -246,6 +252,10 @@ class ClientConnection:
         """As quiet_since, or when it is muted no longer."""
         since = self.quiet_since
         return since if since is None or self._muted is None else max(since, self._muted.when())
+
+    def failed(self, error: Exception, request: RequestHeader | None = None) -> None:
+        """Log an error for which this connection is closed, if it is its turn."""
+        self._server.failed(self, error, request)
 
     @property
     def expects_raw_token(self) -> bool:
@@ -283,9 +293,8 @@ class ClientConnection:
                 context.refuse()
         except PeerProtocolError:
             raise
-        except Exception:
-            _log.exception("%s: request %s could not be handled; its connection is closed", self.peer, context.header)
-            self.close()
+        except Exception as error:
+            context.failed(error)
         if self._over_limit():
             self._connection.pause()
 
@@ -436,6 +445,7 @@ class Server:
         self.handle: Handle = _not_served
         self._sasl_of: SaslOf | None = None
         self.failed_logins = FailedLogins(monotonic_ms)
+        self._failures = RepeatedFailures("failed requests")
         self.limits = limits
         self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
@@ -608,6 +618,18 @@ class Server:
         if client.sasl is not None:
             origin = Origin(client.listener, client.sasl.mechanism, client.address)
             self.failed_logins.record(origin, client.peer, client.sasl.failure)
+
+    def failed(self, client: ClientConnection, error: Exception, request: RequestHeader | None) -> None:
+        """A connection is closed for an error, which is logged if it is its turn. request: its header, where known."""
+        count = self._failures.count((client.address, type(error)))
+        if not count:
+            return
+        times = f"; such failures from {client.address}: {count}"
+        if isinstance(error, PeerProtocolError):
+            _log.warning("%s: %s; its connection is closed%s", client.peer, error, times)
+        else:
+            text = "%s: request %s failed; its connection is closed%s"
+            _log.error(text, client.peer, request, times, exc_info=error)
 
     def proved(self, client: ClientConnection) -> None:
         """A connection has sent its first request, or has authenticated itself; another may be closed for it, or it, if

@@ -21,6 +21,7 @@ from kreplog.core.events import Event, GroupRecordsRead, Received
 from kreplog.core.messages import ProduceResponse
 from kreplog.managed_log import ManagedLog
 from kreplog.server.clock import wall_clock_ms
+from kreplog.server.network.repeated_failures import RepeatedFailures
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica
@@ -51,6 +52,7 @@ class CoordinatorLogs:
         self._hosted = hosted
         self._append = append
         self._put = put
+        self._failures = RepeatedFailures("failed appends of coordinators")
         self._pool = ThreadPoolExecutor(THREADS, threads)
 
     def execute(self, effect: effects.Effect) -> Any:
@@ -69,8 +71,9 @@ class CoordinatorLogs:
 
     def _appended(self, effect: effects.AppendGroupRecords, response: ProduceResponse) -> None:
         for produced in response.partitions:
-            if produced.message:
-                _log.warning("%s: an append of the coordinator has failed: %s", produced.partition, produced.message)
+            if produced.message and (count := self._failures.count((produced.partition.topic, produced.error))):
+                text = "%s: an append of the coordinator has failed: %s; such failures: %d"
+                _log.warning(text, produced.partition, produced.message, count)
         self._put(coordinator_log.appended(effect, response))
 
     def _read(self, effect: effects.ReadGroupRecords) -> None:

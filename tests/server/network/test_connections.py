@@ -487,6 +487,30 @@ def test_unread_responses_are_bounded(figure: Callable[[str], None]) -> None:
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "its connection is closed"),
+        (request(1, b"refuse"), "refused; its connection is closed"),
+        (request(1, b"break"), "failed; its connection is closed"),
+    ],
+)
+def test_a_client_that_fails_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, sent: bytes, text: str
+) -> None:
+    async def work() -> None:
+        echo = Echo()
+        for _ in range(40):
+            with echo.connect() as sock:
+                sock.sendall(sent)
+                assert await receive(sock, 1) == b""
+        echo.server.close()
+
+    run(work)
+    lines = [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    assert [line.rpartition(": ")[2] for line in lines] == ["1", "2", "4", "8", "16", "32"]
+
+
 def test_other_holders_of_memory_close_no_connection() -> None:
     """Producers that are in the logs are charged whatever room there is; connections have a quarter all the same."""
 

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from kreplog.server.network import failed_logins
-from kreplog.server.network.failed_logins import LINES_PER_SECOND, FailedLogins, Origin
+from kreplog.server.network import repeated_failures
+from kreplog.server.network.failed_logins import FailedLogins, Origin
+from kreplog.server.network.repeated_failures import LINES_PER_SECOND
 
 FLOOD = Origin("SASL_SSL", "SCRAM-SHA-256", "10.0.0.66")
 
@@ -40,13 +41,13 @@ def test_a_flood_from_many_addresses_is_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(failed_logins, "MAX_REMEMBERED", 300)
+    monkeypatch.setattr(repeated_failures, "MAX_REMEMBERED", 300)
     now = [0]
     logins = FailedLogins(lambda: now[0])
     for number in range(1000):
         logins.record(FLOOD._replace(address=f"fe80::{number:x}"), "peer", "no handshake")
     assert len(lines(caplog)) == LINES_PER_SECOND
-    assert len(logins._counts) == 300
+    assert len(logins._failures._counts) == 300
     now[0] = 1000
     logins.record(FLOOD, "peer", "wrong password")
     omitted, logged = lines(caplog)

@@ -77,6 +77,24 @@ def test_an_append_is_a_produce_and_its_response_the_outcome() -> None:
     assert outcomes == [events.GroupRecordsAppended(3, ErrorCode.NOT_ENOUGH_REPLICAS)]
 
 
+def test_appends_that_fail_again_and_again_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Any client that may use a group can have them fail, as by a TxnOffsetCommit without a producer id."""
+    produced: list[events.Received] = []
+    hosted: Any = SimpleNamespace()
+    logs = CoordinatorLogs(hosted, produced.append, lambda _: None)
+    for number in range(100):
+        logs.execute(effects.AppendGroupRecords(number, PARTITION, 7, tuple(GROUPS), 500))
+        reply_to: Any = produced[-1].reply_to
+        error = ErrorCode.INVALID_RECORD if number < 99 else ErrorCode.NOT_ENOUGH_REPLICAS
+        reply_to.reply(ProduceResponse((ProducedPartition(PARTITION, error, message=f"number {number}"),)))
+    logs.close()
+    found = [record.getMessage().split("has failed: ")[1] for record in caplog.records]
+    assert found == [
+        *(f"number {count - 1}; such failures: {count}" for count in (1, 2, 4, 8, 16, 32, 64)),
+        "number 99; such failures: 1",
+    ]
+
+
 def test_an_error_that_no_read_is_made_for_stops_the_broker(tmp_path: Path) -> None:
     """The coordinator would wait for the answer for good."""
     failures: list[tuple[str, BaseException]] = []
