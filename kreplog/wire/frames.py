@@ -118,6 +118,10 @@ class FrameReader:
         return self._cut(memoryview(self._scratch)[:count])
 
     def _cut(self, data: memoryview) -> list[bytes | bytearray]:
+        if not self._size_bytes and len(data) > _SIZE.size:
+            (size,) = _SIZE.unpack_from(data)
+            if size == len(data) - _SIZE.size <= self.limit:  # mostly one frame comes, and all of it
+                return [bytes(data[_SIZE.size :])]
         frames: list[bytes | bytearray] = []
         at = 0
         while at < len(data):

@@ -71,6 +71,13 @@ def test_a_size_that_is_not_allowed(size: int) -> None:
         reader.received(6)
 
 
+def test_a_whole_frame_that_is_too_large() -> None:
+    reader = FrameReader(limit=3)
+    reader.buffer()[:8] = struct.pack(">i", 4) + b"four"
+    with pytest.raises(PeerProtocolError, match="4 bytes: 1 to 3"):
+        reader.received(8)
+
+
 def test_a_claimed_size_takes_memory_only_as_bytes_come() -> None:
     reader = FrameReader(limit=1 << 30)
     tracemalloc.start()

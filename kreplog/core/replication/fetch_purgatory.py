@@ -186,9 +186,12 @@ class FetchPurgatory:
         """Try the delayed fetches of this partition again: followers' at once, consumers' as far as the step's limit
         allows, the others in later steps. followers: whether theirs may be completed."""
         waiting = self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition))
+        throttles = bool(waiting) and self._quota.throttle_ms(now_ms) > 0
         for fetch in waiting:
             is_follower = fetch.request.replica_id > CONSUMER
-            if is_follower and (not followers or self._is_held_back(topic_partition, fetch, now_ms)):
+            if is_follower and not followers:
+                continue
+            if throttles and self._is_held_back(topic_partition, fetch, now_ms):
                 continue
             if self._retries_left > 0 or is_follower:
                 yield from self._retry(fetch, now_ms)
@@ -233,12 +236,12 @@ class FetchPurgatory:
         partitions = fetch.context.evaluate()
         throttled = self._throttled(partitions, fetch.request.replica_id, now_ms)
         waits = now_ms < fetch.deadline_ms
-        if (
-            waits
-            and not fetch.refused
-            and not any(self._has_changed(requested, consumer, roles, stable, throttled) for requested in partitions)
-        ):
-            return False
+        if waits and not fetch.refused:
+            for requested in partitions:
+                if self._has_changed(requested, consumer, roles, stable, throttled):
+                    break
+            else:
+                return False
         room, found, results = fetch.request.max_bytes, 0, []
         for requested in partitions:
             response = fetch.refused.get(requested.partition)

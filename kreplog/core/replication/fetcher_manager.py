@@ -21,8 +21,8 @@ from kreplog.types import TopicPartition
 
 
 class ReplicaFetcherManager:
-    """The fetchers of a broker. fetchers: by leader and index, at most num.replica.fetchers a leader. quota: of what
-    all of them fetch."""
+    """The fetchers of a broker. fetchers: by leader and index, in that order, at most num.replica.fetchers a leader.
+    quota: of what all of them fetch."""
 
     def __init__(self, broker_id: int, config: ReplicationConfig, quota: ReplicationQuota) -> None:
         self._quota = quota
@@ -40,6 +40,7 @@ class ReplicaFetcherManager:
             self.fetchers[key] = ReplicaFetcher(
                 self._broker_id, partition.leader, self._config, self._correlations, self._quota, index
             )
+            self.fetchers = dict(sorted(self.fetchers.items()))
         self.fetchers[key].add(partition, now_ms)
         self._fetched[partition.topic_partition] = partition, self.fetchers[key]
 
@@ -70,14 +71,14 @@ class ReplicaFetcherManager:
 
     def on_fetched(self, event: FetchReplied, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Give a leader's response to the fetcher that awaits it, if it is still in use."""
-        for key in sorted(self.fetchers):
-            if key[0] == event.leader:
-                yield from self.fetchers[key].on_fetched(event, now_ms, broker_epoch)
+        for (leader, _), fetcher in self.fetchers.items():
+            if leader == event.leader:
+                yield from fetcher.on_fetched(event, now_ms, broker_epoch)
 
     def poll(self, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Send the next requests of all fetchers that have none in flight."""
-        for key in sorted(self.fetchers):
-            yield from self.fetchers[key].poll(now_ms, broker_epoch)
+        for fetcher in self.fetchers.values():
+            yield from fetcher.poll(now_ms, broker_epoch)
 
     def next_wakeup(self, now_ms: int) -> int | None:
         """When poll is next due; None if only an event can make it so."""

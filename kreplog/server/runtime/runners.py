@@ -87,7 +87,8 @@ class _Runner:
 
     def arm(self) -> None:
         """Schedule the core's next Tick; called after every step."""
-        wakeup_ms = None if self._stopped else self._core.next_wakeup(self.now_ms())
+        now_s = self._loop.time()
+        wakeup_ms = None if self._stopped else self._core.next_wakeup(int(now_s * 1000))
         timer = self._timer
         if wakeup_ms is None:
             if timer is not None:
@@ -95,7 +96,7 @@ class _Runner:
                 self._timer = None
             return
         # A millisecond late rather than early: `now_ms` rounds down.
-        at = max(wakeup_ms / 1000 + 0.001, self._loop.time() + 0.001)
+        at = max(wakeup_ms / 1000, now_s) + 0.001
         if timer is not None:
             if timer.when() <= at and not timer.cancelled():
                 return

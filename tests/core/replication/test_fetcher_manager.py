@@ -98,3 +98,15 @@ def test_a_number_that_is_deleted_is_the_static_one_again() -> None:
     for place in PLACES:
         log = shell.logs[place]
         assert values(log.read(0, log.leo, 1 << 20)) == ["v"]
+
+
+def test_fetchers_send_in_the_order_of_their_leaders() -> None:
+    """Whatever the order in which they began: a seed of the simulator gives one run."""
+    shell = Shell(config=ReplicationConfig())
+    shell.update_metadata(1, 2, 3, 4)
+    states = [
+        PartitionState(place, "id", LeaderAndIsr(leader, 1, (1, leader)), (1, leader), is_new=True)
+        for place, leader in zip(PLACES, (4, 2, 3), strict=False)
+    ]
+    shell.response_to(LeaderAndIsrRequest(9, 1, shell.epoch, tuple(states)))
+    assert [send.leader for send in sent(shell)] == [2, 3, 4]
