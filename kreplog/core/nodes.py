@@ -173,11 +173,13 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """Content of a topic's node; version: of that node, for compare-and-set."""
+    """Content of a topic's node. version: of that node, for compare-and-set. created: the transaction that created it,
+    0 for a topic that is not stored yet."""
 
     topic_id: str
     partitions: Mapping[int, Assignment]
     version: int = 0
+    created: int = 0
 
 
 def encode_controller(broker_id: int) -> bytes:
@@ -242,6 +244,7 @@ def decode_topic(path: str, node: Node) -> TopicNode:
                 for number, replicas in content["partitions"].items()
             },
             node.stat.version,
+            node.stat.created,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error

@@ -30,6 +30,7 @@ GUARANTEES = {
     "drained early": "A new controller waits for all brokers' responses, or for a time.",
     "request lost": "A request that is accepted is in the store.",
     "request not carried out": "A request is deleted once it is carried out, and not before.",
+    "another topic": "A request for a topic that is deleted is not carried out on a later one of that name.",
     "partition missing": "The partitions of a topic are numbered from 0 without a gap.",
     "context": "At rest the controller's context is what the store has.",
     "not converged": "At rest each partition has its leader, its full ISR and no pending request.",

@@ -185,7 +185,8 @@ class SimulationPlan:
     from the beginning of a broker's session to its registration; 0 in most of these seeds. misused: clients and
     operators also request what is refused, and a consumer has sessions. allocates_producer_ids: brokers allocate those
     that they hand out in the store, which loses more responses. reads_in_racks: leaders send consumers to the followers
-    in their racks, where there is a consumer of each.
+    in their racks, where there is a consumer of each. replaces_topics: operators create a deleted topic again as soon
+    as it is gone, and reassign it just before.
     """
 
     seed: int
@@ -223,6 +224,7 @@ class SimulationPlan:
     misused: bool = False
     allocates_producer_ids: bool = False
     reads_in_racks: bool = False
+    replaces_topics: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -311,9 +313,12 @@ def _with_rare_conditions(plan: SimulationPlan, kinds: Sequence[str]) -> Simulat
         misused=seed % 21 == 14,
         allocates_producer_ids=seed % 16 == 7,
         reads_in_racks=seed % 40 == 15,
+        replaces_topics=seed % 60 == 23,
     )
     if plan.reads_in_racks:
         plan = replace(plan, racks=2, config=replace(plan.config, replica_selector_class=RACK_AWARE_SELECTOR))
+    if plan.replaces_topics and "topic" in kinds:
+        plan = _with_actions(plan, Random(f"kreplog-replaced-topics-{seed}"), "topic")
     if plan.misused and "topic" in kinds:  # sessions hold topics that are deleted
         plan = _with_actions(plan, Random(f"kreplog-topics-{seed}"), "topic")
     if plan.misused and "grow" in kinds:  # refused: internal topics keep their partitions
@@ -381,7 +386,8 @@ def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
         flushes = power and random.random() < 0.5
         topics = (*topics, _internal_topic(OFFSETS_TOPIC, GROUP_PARTITIONS, plan, flushes))
     # With -24, no seed by which tests/sim/test_mutations.py finds another mutation has such members.
-    migrates = Random(f"kreplog-migrations-24-{plan.seed}").random() < MIGRATION_SHARE
+    # Nor any where topics are replaced: classic members get names, which they take for those of the former topics.
+    migrates = Random(f"kreplog-migrations-24-{plan.seed}").random() < MIGRATION_SHARE and not plan.replaces_topics
     # A record of a group's members is larger than the bound of other seeds: each would take all followers out of sync.
     config = plan.config
     if config.replica_lag_max_bytes >= 0:

@@ -167,6 +167,7 @@ FOUND = {
     "registration-not-delivered": 0,
     "requests-behind-another-dropped": 68,
     "requests-by-partition-unseen": 3,
+    "requests-outlive-their-topics": 23,
     "resigned-controller-sends": 8,
     "responses-not-waited-for": 22,
     "revocation-not-acknowledged": 260,

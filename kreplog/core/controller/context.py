@@ -16,7 +16,8 @@ from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import BrokerConfigs, Configs
 from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.core.topic_defaults import topic_defaults
-from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
+from kreplog.errors import UsageError
+from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, Node, TopicPartition
 
 
 class PartitionAndReplica(NamedTuple):
@@ -130,6 +131,13 @@ class ControllerContext:
     def is_pending_deletion(self, partition: TopicPartition) -> bool:
         """Whether it is to be deleted, so that it gets no leader any more."""
         return partition.topic in self.deleting or partition in self.removing
+
+    def check_request(self, partition: TopicPartition, request: Node) -> None:
+        """Raises UsageError for a request about a partition that is older than its topic: it was accepted while an
+        earlier topic of that name was being deleted."""
+        topic = self.topics.get(partition.topic)
+        if topic is not None and request.stat.modified < topic.created:
+            raise UsageError("it was requested for an earlier topic of that name, which is deleted")
 
     def is_online(self, partition: TopicPartition, broker: int) -> bool:
         """Whether the broker is registered and its replica is not on a failed disk."""

@@ -290,9 +290,9 @@ class Controller:
         yield from self._delete_notifications(paths)
 
     def _delete_notifications(self, paths: list[str]) -> Steps[None]:
-        for chunk in fencing.chunks(paths, fencing.MAX_OPERATIONS - 1):
+        for chunk in fencing.chunks([Delete(path) for path in paths], fencing.MAX_OPERATIONS - 1):
             try:
-                yield from fencing.fenced(self.context, [Delete(path) for path in chunk])
+                yield from fencing.fenced(self.context, chunk)
             except NoNodeError:
                 yield from self._term.topics.delete_requests(chunk)
 

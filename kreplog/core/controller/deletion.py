@@ -12,7 +12,8 @@ request and the topic's node in the last, so that the next controller continues 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
@@ -22,8 +23,8 @@ from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, StateChange, Steps
 from kreplog.core.messages import StopReplicaRequest, StopReplicaResponse
-from kreplog.errors import BadVersionError, ErrorCode, NoNodeError, NotEmptyError
-from kreplog.types import Delete, SetData, StoreOperation, TopicPartition
+from kreplog.errors import BadVersionError, ErrorCode, NoNodeError, NotEmptyError, UsageError
+from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition
 
 _DONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -48,39 +49,41 @@ class Deletion:
         yield from self.accept(requests, removed)
         yield from self.resume()
 
-    def accept(self, requests: Iterable[str], removed: Iterable[TopicPartition]) -> Steps[None]:
+    def accept(self, requests: Iterable[str], removed: Mapping[TopicPartition, Node]) -> Steps[None]:
         """Record the requested deletions in the context, and delete requests that cannot be fulfilled."""
         context = self._context
-        unknown, refused = [], []
+        unknown: list[Delete] = []
+        refused: dict[TopicPartition, Node] = {}
         for name in requests:
             if name in context.topics:
                 context.deleting[name] = None
             else:
                 context.deleting.pop(name, None)
-                unknown.append(f"{nodes.DELETED_TOPICS}/{name}")
+                unknown.append(Delete(f"{nodes.DELETED_TOPICS}/{name}"))
                 yield StateChange("warning", f"topic {name} is to be deleted, but does not exist")
         for partition in sorted(removed, reverse=True):
-            reason = self._refusal(partition)
-            if reason:
-                refused.append(partition)
-                yield StateChange("error", f"{partition} is not removed: {reason}")
+            try:
+                context.check_request(partition, removed[partition])
+                self._check_removal(partition)
+            except UsageError as error:
+                refused[partition] = removed[partition]
+                yield StateChange("error", f"{partition} is not removed: {error}")
             else:
                 context.removing[partition] = None
         yield from self._topics.delete_requests(unknown)
         yield from self._topics.reject(nodes.REMOVED, refused)
 
-    def _refusal(self, partition: TopicPartition) -> str:
+    def _check_removal(self, partition: TopicPartition) -> None:
         context = self._context
         if not context.has_partition(partition):
-            return "there is no such partition"
+            raise UsageError("there is no such partition")
         if partition.topic in context.deleting:
-            return "its whole topic is being deleted"
+            raise UsageError("its whole topic is being deleted")
         others = [other for other in context.partitions_of(partition.topic) if other != partition]
         if all(other in context.removing for other in others):
-            return "a topic has at least one partition; delete the topic instead"
+            raise UsageError("a topic has at least one partition; delete the topic instead")
         if self._is_followed(partition):
-            return "its topic has later partitions, and their numbers go on from 0 without a gap"
-        return ""
+            raise UsageError("its topic has later partitions, and their numbers go on from 0 without a gap")
 
     def _is_followed(self, partition: TopicPartition) -> bool:
         """Whether its topic keeps a partition with a higher number, which may have been added in the meantime."""
@@ -243,7 +246,7 @@ class Deletion:
                 continue
             yield from self._set_non_existent([partition])
             context.remove_partition(partition)
-            context.put_topic(partition.topic, nodes.TopicNode(rest.topic_id, rest.partitions, rest.version + 1))
+            context.put_topic(partition.topic, replace(rest, version=rest.version + 1))
             for under in (nodes.REMOVED, nodes.REASSIGNED):
                 yield from self._topics.delete_empty_directories(under, [partition.topic])
             yield StateChange("info", f"{partition} is removed")

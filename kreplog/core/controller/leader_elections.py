@@ -15,7 +15,7 @@ from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
 from kreplog.errors import CoordinationError, ErrorCode
-from kreplog.types import NO_LEADER, ElectionType, TopicPartition
+from kreplog.types import NO_LEADER, Delete, ElectionType, TopicPartition
 
 
 class LeaderAndPreferred(NamedTuple):
@@ -86,7 +86,7 @@ class LeaderElections:
         dropped: Nodes = yield GetNodes((nodes.UNCLEAN_ELECTION,), watch=True)
         if dropped[0] is not None:
             yield StateChange("error", "an unclean election, requested before this controller was elected, is dropped")
-            yield from self._topics.delete_requests([nodes.UNCLEAN_ELECTION])
+            yield from self._topics.delete_requests([Delete(nodes.UNCLEAN_ELECTION)])
 
     def on_request(self, path: str) -> Steps[None]:
         """Elect leaders as a node of the store requests.
@@ -103,7 +103,7 @@ class LeaderElections:
             if not requested and path == nodes.PREFERRED_ELECTION:
                 requested = self._context.active_partitions()
             yield from self._elect(requested, ELECTIONS[path])
-        yield from self._topics.delete_requests([path])
+        yield from self._topics.delete_requests([Delete(path)])
 
     def on_imbalance(self, percentage: int) -> Steps[None]:
         """Elect where more than `percentage` of the partitions that prefer a broker are led by others."""

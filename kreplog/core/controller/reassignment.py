@@ -85,14 +85,15 @@ class Reassignment:
         """Record the requested targets in the context; reject illegal ones, so that a reassignment under way
         continues."""
         known = yield from self._topics.known_brokers(requests.values())
-        refused = []
+        refused: dict[TopicPartition, Node] = {}
         for partition, node in requests.items():
             try:
                 target = nodes.decode_replicas(nodes.partition(partition, nodes.REASSIGNED), node)
+                self._context.check_request(partition, node)
                 self._check(partition, target, known)
             except (CoordinationError, UsageError) as error:
                 yield StateChange("error", f"{partition} is not reassigned: {error}")
-                refused.append(partition)
+                refused[partition] = node
             else:
                 self._context.reassignments[partition] = target
                 self._versions[partition] = node.stat.version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
@@ -129,16 +129,17 @@ class TopicChanges:
     def add(self, requests: dict[TopicPartition, Node]) -> Steps[None]:
         """Add the requested partitions to the topics' nodes and delete the requests, in one multi for each topic."""
         by_topic: dict[str, dict[TopicPartition, tuple[int, ...]]] = {}
-        refused = []
+        refused: dict[TopicPartition, Node] = {}
         known = yield from self.known_brokers(requests.values())
         for partition, node in requests.items():
             try:
                 replicas = nodes.decode_replicas(nodes.partition(partition, nodes.ADDED), node)
                 check_replicas(partition, replicas, known)
+                self._context.check_request(partition, node)
                 self._check_addition(partition)
             except (CoordinationError, UsageError) as error:
                 yield StateChange("error", f"{partition} is not added: {error}")
-                refused.append(partition)
+                refused[partition] = node
             else:
                 by_topic.setdefault(partition.topic, {})[partition] = replicas
         yield from self.reject(nodes.ADDED, refused)
@@ -198,18 +199,21 @@ class TopicChanges:
         found = yield from store_reader.existing(map(nodes.broker_epoch, absent))
         return {*self._context.brokers, *(broker for broker in absent if nodes.broker_epoch(broker) in found)}
 
-    def delete_requests(self, paths: Sequence[str]) -> Steps[None]:
-        """Delete requests that are completed or can never be fulfilled."""
-        for path in paths:
+    def delete_requests(self, deletions: Iterable[Delete]) -> Steps[None]:
+        """Delete requests that are completed or can never be fulfilled; a request that has taken the place of that
+        version stays, and its watch fires."""
+        for deletion in deletions:
             try:
-                yield from fencing.fenced(self._context, [Delete(path)])
-            except NoNodeError:
+                yield from fencing.fenced(self._context, [deletion])
+            except (NoNodeError, BadVersionError):
                 continue
 
-    def reject(self, under: str, partitions: Collection[TopicPartition]) -> Steps[None]:
+    def reject(self, under: str, requests: Mapping[TopicPartition, Node]) -> Steps[None]:
         """Delete requests that cannot be fulfilled, and their directories if these are empty then."""
-        yield from self.delete_requests([nodes.partition(partition, under) for partition in partitions])
-        yield from self.delete_empty_directories(under, dict.fromkeys(partition.topic for partition in partitions))
+        yield from self.delete_requests(
+            Delete(nodes.partition(partition, under), node.stat.version) for partition, node in requests.items()
+        )
+        yield from self.delete_empty_directories(under, dict.fromkeys(partition.topic for partition in requests))
 
     def delete_all_empty_directories(self) -> Steps[None]:
         """At a failover: the last controller may have failed before it deleted empty directories."""

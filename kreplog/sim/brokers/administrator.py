@@ -209,7 +209,10 @@ class Administrator:
             cluster.scheduler.after(duration_ms * MS // 8, self.delete_topic, name)
         if draws[2] < 0.8 or not name.startswith("x"):
             plan = cluster.topic_plan(name)
-            cluster.scheduler.after(duration_ms * MS // 4, self._create_when_gone, plan)
+            if cluster.plan.replaces_topics:
+                self._replace(plan)
+            else:
+                cluster.scheduler.after(duration_ms * MS // 4, self._create_when_gone, plan)
         return done
 
     def pending(self) -> str | None:
@@ -235,6 +238,18 @@ class Administrator:
         exists = self._cluster.store.store.peek(nodes.topic(plan.name)) is not None
         if exists or not self.create_topic(plan, list(self._cluster.machines)):
             self._cluster.scheduler.after(100 * MS, self._create_when_gone, plan)
+
+    def _replace(self, plan: TopicPlan) -> None:
+        """Create a topic again as soon as it is gone; and reassign a partition as soon as its state is, which the
+        controller deletes first."""
+        cluster, first = self._cluster, TopicPartition(plan.name, 0)
+        peek = cluster.store.store.peek
+        if peek(nodes.topic(plan.name)) is None:
+            if self.create_topic(plan, list(cluster.machines)):
+                return
+        elif peek(nodes.leader_and_isr(first)) is None and peek(nodes.partition(first, nodes.REASSIGNED)) is None:
+            self.reassign(first, self.replicas_of(first)[::-1])
+        cluster.scheduler.after(1 * MS, self._replace, plan)
 
     def _topic(self, name: str) -> nodes.TopicNode | None:
         path = nodes.topic(name)

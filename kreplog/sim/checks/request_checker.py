@@ -6,6 +6,8 @@ request not carried out a controller deletes a request, and the topic is not as 
                         an unclean election has a leader, if a replica could lead all the while; unless the topic or the
                         partition is being deleted, or has been, and another topic has that name, or partitions were to
                         be added and removed at once
+another topic           a partition is reassigned, added or removed while the request for that, which was accepted
+                        before its topic was created, is in the store: it was for an earlier topic of that name
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ Replicas = tuple[int, ...] | None
 
 
 class _AcceptedRequest(NamedTuple):
-    """An accepted request for a partition. topic_id: the topic's as it was accepted, None if there was none."""
+    """An accepted request for a partition. under: the directory of such requests. topic_id: the topic's as it was
+    accepted, None if there was none."""
 
+    under: str
     partition: TopicPartition
     wanted: Replicas
     topic_id: str | None
@@ -55,6 +59,7 @@ class RequestChecker:
         self._is_served = is_served
         self._controls = controls
         self._pending: dict[str, _AcceptedRequest] = {}
+        self._of_later_topics: dict[str, tuple[str | None, Assignment | None]] = {}
         self._contradicted: set[str] = set()
         self._deleting: set[str] = set()
         self._election: _Election | None = None
@@ -90,8 +95,10 @@ class RequestChecker:
                 if self._peek(nodes.topic(topic)) is not None:
                     self._violate("request not carried out", f"topic {topic} still exists after its deletion")
         for path, request in list(self._pending.items()):
+            self._judge_topic(path, request)
             if self._peek(path) is None:
                 del self._pending[path]
+                self._of_later_topics.pop(path, None)
                 if path in self._contradicted:
                     self._contradicted.remove(path)
                 else:
@@ -110,7 +117,7 @@ class RequestChecker:
             stored = "it is not in the store" if node is None else f"the store has {node.data!r}"
             self._violate("request lost", f"{path} is accepted with {content}, but {stored}")
         else:
-            self._pending[path] = _AcceptedRequest(partition, wanted, self._topic_id(partition.topic))
+            self._pending[path] = _AcceptedRequest(root, partition, wanted, self._topic_id(partition.topic))
             self._note_contradiction(root, partition.topic)
 
     def _note_contradiction(self, root: str, topic: str) -> None:
@@ -120,8 +127,26 @@ class RequestChecker:
         if root in both and all(paths.values()):
             self._contradicted.update(paths[nodes.ADDED], paths[nodes.REMOVED])
 
+    def _judge_topic(self, path: str, request: _AcceptedRequest) -> None:
+        """To be called after each change, so that the first look at a later topic is at its creation."""
+        under, partition, _, topic_id = request
+        present = self._topic_id(partition.topic)
+        if present in (None, topic_id):
+            return
+        found = self._assignment(partition)
+        known, before = self._of_later_topics.get(path, (None, None))
+        self._of_later_topics[path] = present, found
+        carried_out = {
+            nodes.ADDED: before is None,
+            nodes.REMOVED: found is None,
+            nodes.REASSIGNED: before is not None and found is not None,
+        }
+        if known == present and found != before and carried_out[under]:
+            text = f"{path} was accepted for an earlier topic {partition.topic}, and {partition} has changed: {found}"
+            self._violate("another topic", text)
+
     def _judge(self, path: str, request: _AcceptedRequest) -> None:
-        partition, wanted, topic_id = request
+        _, partition, wanted, topic_id = request
         found = self._assignment(partition)
         if found == (None if wanted is None else Assignment(wanted)) or self._is_deleted(path, partition, topic_id):
             return

@@ -288,6 +288,12 @@ def _missing_topics_deleted() -> list[Patch]:
     return [(admin_requests, "delete_topic_operations", lambda name: right(name)[1:])]
 
 
+@MUTATIONS.add("requests-outlive-their-topics")
+def _requests_outlive_their_topics() -> list[Patch]:
+    """A reassignment that was accepted just before its topic was gone is carried out on a later one of that name."""
+    return [(ControllerContext, "check_request", lambda self, partition, request: None)]
+
+
 @MUTATIONS.add("cancellation-keeps-new-replicas")
 def _cancellation_keeps_new_replicas() -> list[Patch]:
     """A cancelled reassignment leaves the partition to the replicas that were joining, which lack records."""

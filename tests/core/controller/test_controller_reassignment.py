@@ -233,6 +233,27 @@ def test_an_impossible_request_is_refused_and_deleted(partition: TopicPartition,
     cluster.check()
 
 
+def test_a_request_that_replaces_a_refused_one_is_carried_out() -> None:
+    cluster = cluster_with(1, 2, catching_up=True)
+    path = nodes.partition(T0, nodes.REASSIGNED)
+
+    def replace_refused(box: Box, effect: Effect) -> bool:
+        if isinstance(effect, Multi) and any(
+            isinstance(each, Delete) and each.path == path for each in effect.operations
+        ):
+            cluster.before = lambda box, effect: False
+            cluster.write(*admin_operations.reassign_operations(T0, (3, 1), (1, 3), pending=True))
+        return False
+
+    cluster.before = replace_refused
+    cluster.write(Create(f"{nodes.REASSIGNED}/t"), Create(path, b"[1,1]"))
+    cluster.run()
+    assert len(cluster.errors()) == 1
+    assert cluster.assignment(T0) == Assignment((3, 1))
+    assert cluster.admin.children(nodes.REASSIGNED) == []
+    cluster.check()
+
+
 def test_a_broken_new_target_leaves_the_first_under_way() -> None:
     cluster = cluster_with(1, 2)
     cluster.reassign(T0, (3,))

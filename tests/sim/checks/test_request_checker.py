@@ -154,6 +154,48 @@ def test_partitions_are_removed(world: World, carried_out: bool, violations: lis
     assert world.found == violations
 
 
+@pytest.mark.parametrize(
+    ("under", "number", "data", "changed"),
+    [
+        (nodes.REASSIGNED, 0, b"[2,3]", {0: Assignment((2, 3)), 1: Assignment((2, 3))}),
+        (nodes.ADDED, 2, b"[1,2]", {0: Assignment((1, 2)), 1: Assignment((2, 3)), 2: Assignment((1, 2))}),
+        (nodes.REMOVED, 1, b"", {0: Assignment((1, 2))}),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_request_for_an_earlier_topic_changes_no_later_one(
+    world: World, under: str, number: int, data: bytes, changed: dict[int, Assignment], at_once: bool
+) -> None:
+    partition = TopicPartition("t", number)
+    request = nodes.partition(partition, under)
+    world.write(Create(request, data))
+    match under:
+        case nodes.REASSIGNED:
+            world.checker.reassignment_accepted(partition, (2, 3))
+        case nodes.ADDED:
+            world.checker.addition_accepted(partition, (1, 2))
+        case nodes.REMOVED:
+            world.checker.removal_accepted(partition)
+    world.write(Delete(nodes.topic_config("t")), Delete(nodes.topic("t")))
+    later = {0: (1, 2), 1: (2, 3)}
+    world.write(*create_topic_operations("t", "later", later, TopicConfig(), (1, 2, 3)))
+    assert world.found == []
+    write = SetData(nodes.topic("t"), nodes.encode_topic(nodes.TopicNode("later", changed)))
+    world.write(write, *((Delete(request),) if at_once else ()))
+    assert world.found == ["another topic"]
+
+
+def test_a_later_topic_changes_by_other_requests(world: World) -> None:
+    world.write(Create(REQUEST, b"[2,3]"))
+    world.checker.reassignment_accepted(T0, (2, 3))
+    world.write(Delete(nodes.topic_config("t")), Delete(nodes.topic("t")))
+    world.write(*create_topic_operations("t", "later", {0: (1, 2), 1: (2, 3)}, TopicConfig(), (1, 2, 3)))
+    partitions = {0: Assignment((1, 2)), 1: MOVING}
+    world.write(SetData(nodes.topic("t"), nodes.encode_topic(nodes.TopicNode("later", partitions))))
+    world.write(Delete(REQUEST))
+    assert world.found == []
+
+
 def test_an_addition_and_a_removal_at_once_may_be_refused(world: World) -> None:
     added, removed = TopicPartition("t", 2), TopicPartition("t", 1)
     requests = nodes.partition(added, nodes.ADDED), nodes.partition(removed, nodes.REMOVED)
