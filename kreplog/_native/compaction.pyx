@@ -20,11 +20,13 @@ from kreplog._native.producers cimport ProducerState
 from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, RecordFilter
 from kreplog._native.segment cimport Segment, remove
 from kreplog._native.swap_recovery cimport checkpoint_path
+from kreplog._native.transaction_index cimport list_aborted
 
 import logging
 import os
 import time
 from array import array
+from itertools import chain
 
 from kreplog._native.files import error_of, status_of
 from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
@@ -254,14 +256,18 @@ cdef class Compaction:
         cdef SegmentedLog log = self.log
         cdef Segment segment
         cdef Py_ssize_t i
+        cdef list aborted = []
         log.lock()
         try:
             last_offsets = array("q", (<ProducerState> log.producers).last_offsets())
+            for segment in log._segments:
+                list_aborted(segment, self.end, aborted)
         finally:
             log.unlock()
+        aborted.sort()
         self.filter = RecordFilter(
             KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
-            log.config.delete_retention_ms, last_offsets, drop_keyless,
+            log.config.delete_retention_ms, last_offsets, array("q", chain.from_iterable(aborted)), drop_keyless,
         )
         self.filter.end = self.first_dirty
         if self.first_dirty >= self.end:  # only tombstones can expire

@@ -29,7 +29,7 @@ cdef class RecordFilter:
     cdef int64_t now_ms
     cdef int64_t horizon_ms  # until when tombstones stay that are met for the first time
     cdef int64_t[::1] last_offsets  # of the newest batch of each producer, sorted
-    cdef bint transactional  # whether a batch of a transaction was met
+    cdef int64_t[::1] aborted  # producer id, first and last offset of aborted transactions, sorted
 
     cdef int64_t chain  # the offset at which the next batch begins, or after which where there are gaps
     cdef int64_t bound  # where the segment ends
@@ -52,6 +52,7 @@ cdef class RecordFilter:
     cdef int reserve(self, Py_ssize_t more) except -1
     cdef int check(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) noexcept nogil
     cdef int learn_records(self, RecordCursor* c) noexcept nogil
+    cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil
     cdef int retain(self, RecordCursor* c, const BatchHeader* h, uint8_t* out, Retained* retained) noexcept nogil
     cdef int rebase(self, const BatchHeader* h, uint8_t* records, Retained* retained) noexcept nogil

@@ -6,8 +6,7 @@ has passed, which is set when compaction meets it first (KIP-534). Records witho
 the first of them ends the first pass, and those outside of it stay. Of a batch that loses records the offsets, the
 epoch and the sequence stay; of one that loses all, the header stays as that of an empty batch where it is a producer's
 newest, by which its sequence is known after a restart, or the last of a segment, so that a segment ends where the next
-one begins. Batches of transactions and control batches stay as they are, and no record of an aborted one takes
-another's place; nor do tombstones go after them, since what they delete may stand there.
+one begins. Records of aborted transactions go, and take no other's place; markers stay.
 Source: Kafka's Cleaner, MemoryRecords.filterTo.
 """
 
@@ -76,15 +75,16 @@ cdef struct Item:
 cdef class RecordFilter:
 
     def __init__(
-        self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets,
+        self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets, aborted,
         bint drops_keyless,
     ):
-        """last_offsets: an int64 array, sorted."""
+        """last_offsets, aborted: int64 arrays, sorted."""
         self.keys = keys
         self.dense_from = dense_from
         self.now_ms = now_ms
         self.horizon_ms = min(now_ms, (1 << 62) - delete_retention_ms) + delete_retention_ms
         self.last_offsets = last_offsets
+        self.aborted = aborted
         self.drops_keyless = drops_keyless
         self.output = allocate(LEAST_OUTPUT)
 
@@ -121,7 +121,7 @@ cdef class RecordFilter:
             code = self.check(data + at[0], size - at[0], &h)
             if code != BATCH_OK:
                 return code
-            if not h.attributes & (CONTROL | TRANSACTIONAL):
+            if not h.attributes & CONTROL and not self.is_aborted(&h):
                 if self.keys.count + h.record_count > self.keys.limit:
                     return FULL
                 if codec_of(&h) != 0 and h.record_count:
@@ -194,14 +194,17 @@ cdef class RecordFilter:
             last = self.ends_group and at[0] + batch_size(&h) == size
             if self.output.size - self.length < 2 * batch_size(&h) + h.record_count * GROWTH:
                 return FULL
-            if h.attributes & (CONTROL | TRANSACTIONAL) or h.base_offset >= self.end or (
+            if h.attributes & CONTROL or h.base_offset >= self.end or (
                 h.record_count == 0 and self.is_needed(&h, last)
             ):
-                self.transactional |= not h.attributes & CONTROL and (h.attributes & TRANSACTIONAL) != 0
                 self.write_whole(p, &h)
-            elif h.record_count == 0:
+            elif h.record_count == 0 or self.is_aborted(&h):
                 if not self.copies:
                     return CHANGED
+                if self.is_needed(&h, last):
+                    self.write_empty(p, &h)
+                self.records += h.record_count
+                self.dropped += h.record_count
             elif codec_of(&h) != 0:
                 return COMPRESSED_NEXT
             else:
@@ -285,6 +288,23 @@ cdef class RecordFilter:
             self.output = larger
         return 0
 
+    cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil:
+        """Whether the batch, no marker, is of an aborted transaction."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.aborted.shape[0] // 3
+        cdef Py_ssize_t middle
+        if not h.attributes & TRANSACTIONAL:
+            return False
+        while low < high:  # the first that begins after the batch, or is of a later producer
+            middle = (low + high) >> 1
+            if self.aborted[3 * middle] < h.producer_id or (
+                self.aborted[3 * middle] == h.producer_id and self.aborted[3 * middle + 1] <= h.base_offset
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        return low > 0 and self.aborted[3 * low - 3] == h.producer_id and h.base_offset <= self.aborted[3 * low - 1]
+
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil:
         """Whether the header of a batch without records stays."""
         cdef Py_ssize_t low = 0
@@ -308,9 +328,7 @@ cdef class RecordFilter:
         cdef Item[TOGETHER] items
         cdef Item* item
         cdef RecordView view
-        cdef bint expired = (
-            h.attributes & DELETE_HORIZON and h.base_timestamp <= self.now_ms and not self.transactional
-        )
+        cdef bint expired = h.attributes & DELETE_HORIZON and h.base_timestamp <= self.now_ms
         cdef int code = 1
         cdef int n
         cdef int i

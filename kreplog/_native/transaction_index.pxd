@@ -9,5 +9,6 @@ cdef bytes aborted_entry(int64_t producer_id, int64_t first_offset, int64_t last
 cdef bint add_aborted(Segment segment, bytes entry) except -1
 cdef bint replace_aborted(Segment segment, int64_t offset, bytes entries) except -1
 cdef bint collect_aborted(Segment segment, int64_t start, int64_t stop, list found) except -1
+cdef int list_aborted(Segment segment, int64_t stop, list found) except -1
 cdef int merge_aborted(str stem, list others) except -1
 cdef str aborted_path(Segment segment)

@@ -178,6 +178,20 @@ cdef bint collect_aborted(Segment segment, int64_t start, int64_t stop, list fou
             return False
 
 
+cdef int list_aborted(Segment segment, int64_t stop, list found) except -1:
+    """Add (producer id, first offset, last offset) of the aborted transactions that begin below `stop`. Raises
+    StorageError, CorruptCheckpointError."""
+    cdef Aborted entry
+    cdef FileHandle file = open_index(segment, O_RDONLY)
+    cdef int64_t i
+    if file is not None:
+        for i in range(count_in(file)):
+            read_entry(file, i, &entry)
+            if entry.first_offset < stop:
+                found.append((entry.producer_id, entry.first_offset, entry.last_offset))
+    return 0
+
+
 cdef int merge_aborted(str stem, list others) except -1:
     """The index of the segment `stem` gets the entries of the segments `others`, which compaction puts into it; their
     stems are in the order of their offsets. It is durable then, since recovery does not look for what is lost of
