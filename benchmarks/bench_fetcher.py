@@ -214,7 +214,9 @@ async def _catch_up(
         nonlocal correlation
         correlation += 1
         listed = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
-        client.send(Send(1, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (listed,), session_epoch=0)))
+        client.send(
+            Send(1, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (listed,), session_epoch=0), catches_up=True)
+        )
 
     def apply(effect: Any) -> Any:
         log = logs[effect.partition.partition]

@@ -330,11 +330,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a follower's fetch to a leader; a FetchReplied event with `correlation` has the response."""
+    """Send a follower's fetch to a leader; a FetchReplied event with `correlation` has the response. catches_up: it is
+    for records below the leader's high watermark, so that many more are likely to follow."""
 
     leader: int
     correlation: int
     request: FetchRequest
+    catches_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

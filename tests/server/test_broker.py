@@ -18,6 +18,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 import kreplog
 from kreplog._native.batch import build
 from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog.core.effects import Send
 from kreplog.core.memory import PRODUCERS
 from kreplog.core.messages import (
     CONSUMER,
@@ -36,6 +37,7 @@ from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.handlers import api
 from kreplog.server.network.peers import Peer
+from kreplog.server.replication.fetch_client import ReplicaFetchClient
 from kreplog.server.runtime import runners
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import load
@@ -505,7 +507,7 @@ def test_a_broker_serves_while_a_thread_appends_a_long_response(
 ) -> None:
     """Only its replication core waits, with all that is for it."""
     monkeypatch.setattr(runners, "HANG_S", 60.0)  # on a machine that has much else to do
-    append, go_on = ManagedLog.append_as_follower, threading.Event()
+    append, send, go_on = ManagedLog.append_as_follower, ReplicaFetchClient.send, threading.Event()
     appending: list[str] = []
     changed: list[Any] = []
 
@@ -513,6 +515,11 @@ def test_a_broker_serves_while_a_thread_appends_a_long_response(
         appending.append(threading.current_thread().name)
         assert go_on.wait(10)
         return append(log, records)
+
+    def catch_up(client: ReplicaFetchClient, effect: Send) -> None:
+        send(client, replace(effect, catches_up=True))
+
+    monkeypatch.setattr(ReplicaFetchClient, "send", catch_up)
 
     async def main() -> None:
         async with serving(tmp_path, 1, 2) as served:

@@ -254,7 +254,7 @@ class ReplicaFetcher:
             return
         request = self._next_request(pipelined, broker_epoch)
         self._in_flight = next(self._correlations)
-        yield Send(self.leader, self._in_flight, request)
+        yield Send(self.leader, self._in_flight, request, catches_up=bool(pipelined))
 
     def on_fetched(self, event: FetchReplied, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Give each partition its response and send the next request. Drops responses to any but the request in

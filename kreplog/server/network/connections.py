@@ -167,7 +167,8 @@ class Connection:
     max_end_bytes: of the end of the stream, which are no request.
     on_invalid: called with such an error, which is logged without.
     is_proved: it is of a client, and not of somebody who only connects; of those, memory is taken away first.
-    thread: receives long frames, while nothing else is received or sent; None: the event loop does.
+    thread: receives the long ones of the frames to come, while nothing else is received or sent; None: the event loop
+    does.
     """
 
     max_sends = sys.maxsize
@@ -182,7 +183,6 @@ class Connection:
         memory: ConnectionMemory | None = None,
         *,
         trusting: bool = False,
-        thread: ReceivingThread | None = None,
     ) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -192,7 +192,7 @@ class Connection:
         self._frames = FrameReader(max_frame_bytes, _scratch, trusting=trusting)
         self._trusting = trusting
         self._low_watermark = 1
-        self._thread = thread
+        self.thread: ReceivingThread | None = None
         self._in_thread = False
         self._on_frame = on_frame
         self._on_closed = on_closed
@@ -338,8 +338,8 @@ class Connection:
                     return
                 self.active_at = monotonic()
                 frames = self._frames.received(size)
-                if self._thread is not None and self._frames.missing >= THREAD_BYTES:
-                    self._receive_in(self._thread)
+                if self.thread is not None and self._frames.missing >= THREAD_BYTES:
+                    self._receive_in(self.thread)
                 elif self._trusting:
                     self._set_low_watermark(max(1, min(self._frames.missing, WAKE_BYTES)))
                 if frames:

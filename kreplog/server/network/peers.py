@@ -35,7 +35,8 @@ class PeerReply(Generic[T]):
 
 class Peer:
     """The client's end of a connection, for one caller at a time. on_closed: called when the other end closes it.
-    thread: with one worker, which receives and decodes long responses; None: the event loop does."""
+    thread: with one worker, which receives and decodes long responses while uses_thread is set; otherwise the event
+    loop does."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Peer:
     ) -> None:
         self._connect = connect
         self._thread = None if thread is None else ReceivingThread(thread, self._decoded_frame)
+        self.uses_thread = False
         self._decode: Callable[[Frame], Any] = _as_it_is
         self._on_closed = on_closed
         self._max_frame_bytes = max_frame_bytes
@@ -103,6 +105,7 @@ class Peer:
     ) -> None:
         self._decode = decode
         self._then = then
+        connection.thread = self._thread if self.uses_thread else None
         connection.send(request, at_once=True)
 
     def _decoded_frame(self, frame: Frame) -> PeerReply[Any]:
@@ -128,7 +131,6 @@ class Peer:
                 self._on_frame,
                 self._connection_closed,
                 trusting=True,
-                thread=self._thread,
             )
         except BaseException:
             sock.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from kreplog.server.network.connections import Connection, ConnectionMemory, Frame, ReceivingThread
+from kreplog.server.network.connections import Connection, ConnectionMemory, Frame
 from kreplog.tls import BlockedReadError, TlsSocket
 
 MAX_SENDS = 4
@@ -76,8 +76,7 @@ def connection_over(
     memory: ConnectionMemory | None = None,
     *,
     trusting: bool = False,
-    thread: ReceivingThread | None = None,
 ) -> Connection:
     """A Connection, or over a TlsSocket a TlsConnection."""
     kind = TlsConnection if isinstance(sock, TlsSocket) else Connection
-    return kind(sock, max_frame_bytes, on_frame, on_closed, memory, trusting=trusting, thread=thread)
+    return kind(sock, max_frame_bytes, on_frame, on_closed, memory, trusting=trusting)

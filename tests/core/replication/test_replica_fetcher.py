@@ -88,6 +88,7 @@ class Shell:
         self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count(100), self.quota)
         self.now_ms = 1000
         self.effects: list[Effect] = []
+        self.catches_up: list[bool] = []  # of each request
         for partition in partitions:
             self.fetcher.add(partition, self.now_ms)
 
@@ -100,6 +101,7 @@ class Shell:
             return None
         assert sent[0].leader == LEADER
         assert sent[0].correlation == self.fetcher.in_flight
+        self.catches_up.append(sent[0].catches_up)
         return sent[0].request
 
     def poll(self, at_ms: int | None = None) -> FetchRequest | None:
@@ -465,6 +467,7 @@ def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
     shell.effects.clear()
     second = shell.answer(data(0, b"x"))
     assert [type(effect) for effect in shell.effects] == [Send, StateChange]
+    assert shell.catches_up == [False, True]
     assert second is not None
     assert [(listed.partition, listed.fetch_offset) for listed in second.partitions] == [(tp(0), 6)]
     assert session(second) == (9, 1)
@@ -473,6 +476,7 @@ def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
     assert [requested.fetch_offset for requested, _ in partition.taken] == [5, 6]
     assert third is not None
     assert (session(third), [listed.fetch_offset for listed in third.partitions]) == ((9, 2), [7])
+    assert shell.catches_up == [False, True, False]
 
 
 def test_a_leader_without_sessions_gets_full_pipelined_requests() -> None:

@@ -81,11 +81,11 @@ class Leader:
         await complete_handshake(secured)
         return secured
 
-    async def requested(self, correlation: int) -> None:
-        """Have the follower send a fetch, and receive it."""
+    async def requested(self, correlation: int, *, catches_up: bool = True) -> None:
+        """Have a follower send a fetch, and receive it."""
         listed = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
         request = FetchRequest(2, 1, 500, 1, 1 << 20, (listed,), session_epoch=0)
-        self.client.send(Send(LEADER, correlation, request))
+        self.client.send(Send(LEADER, correlation, request, catches_up))
         await asyncio.get_running_loop().run_in_executor(None, self._receive)
 
     def _receive(self) -> None:
@@ -182,6 +182,20 @@ def test_a_long_response_is_received_by_the_thread_and_short_ones_by_the_event_l
         await leader.send(response(3, build([b"short"])))
         assert (await leader.replied()).response is not None
         assert leader.closed == []
+
+    work(test)
+
+
+def test_the_event_loop_receives_the_long_responses_of_a_follower_that_keeps_up(work: Work) -> None:
+    async def test(leader: Leader) -> None:
+        for correlation, catches_up in enumerate((False, True, False)):
+            await leader.requested(correlation, catches_up=catches_up)
+            await leader.send(response(correlation, LONG))
+            found = (await leader.replied()).response
+            assert found is not None
+            assert bytes(found.partitions[0].records) == LONG
+            assert isinstance(found.partitions[0].records, CheckedBatches) is catches_up
+            assert len(threads()) == (correlation > 0)
 
     work(test)
 
