@@ -186,7 +186,8 @@ class SimulationPlan:
     operators also request what is refused, and a consumer has sessions. allocates_producer_ids: brokers allocate those
     that they hand out in the store, which loses more responses. reads_in_racks: leaders send consumers to the followers
     in their racks, where there is a consumer of each. replaces_topics: operators create a deleted topic again as soon
-    as it is gone, and reassign it just before.
+    as it is gone, and reassign it just before. moves_replicas: brokers move replicas between log directories, on
+    model logs.
     """
 
     seed: int
@@ -225,6 +226,7 @@ class SimulationPlan:
     allocates_producer_ids: bool = False
     reads_in_racks: bool = False
     replaces_topics: bool = False
+    moves_replicas: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -314,6 +316,7 @@ def _with_rare_conditions(plan: SimulationPlan, kinds: Sequence[str]) -> Simulat
         allocates_producer_ids=seed % 16 == 7,
         reads_in_racks=seed % 40 == 15,
         replaces_topics=seed % 60 == 23,
+        moves_replicas=seed % 60 == 38 and not plan.native,
     )
     if plan.reads_in_racks:
         plan = replace(plan, racks=2, config=replace(plan.config, replica_selector_class=RACK_AWARE_SELECTOR))

@@ -9,8 +9,9 @@ renamed to `<topic>-<partition>.<id>-delete`, with the same id, which is the com
 `<topic>-<partition>`, and then the files of the old one are deleted. So a copy is complete if and only if the other
 directory of its id exists, and a start after a crash needs nothing but the names to find the one valid replica.
 
-The simulator does not run these rules: its disks have one directory. Source: Kafka's future replicas (KIP-113), where a
-crash between the renames leaves two replicas, neither of which is opened.
+The simulator copies and lets copies take over; it does not run `at_start` and `requested`, since its disks have one
+directory. Source: Kafka's future replicas (KIP-113), where a crash between the renames leaves two replicas, neither of
+which is opened.
 """
 
 from __future__ import annotations

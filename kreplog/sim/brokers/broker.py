@@ -261,6 +261,8 @@ class BrokerProcess:
         self.link.connect()
         self._metadata_requests.started()
         self.directory.checkpoint_later()
+        if self.cluster.plan.moves_replicas:
+            self.directory.moves.go_on_later()
 
     def crash(self, notice_us: int | None) -> None:
         """End the process now, in the middle of its steps. notice_us: as in VirtualStoreLink.kill."""

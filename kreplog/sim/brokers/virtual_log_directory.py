@@ -7,6 +7,7 @@ high watermarks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core import effects, events
@@ -16,6 +17,7 @@ from kreplog.core.broker.file_syncs import FileSync, FileSyncs
 from kreplog.core.broker.log_directory_state import LogDirectoryState
 from kreplog.errors import KreplogError, LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.sim.brokers.core_runner import AWAITED, CoreRunner
+from kreplog.sim.brokers.virtual_replica_moves import VirtualReplicaMoves
 from kreplog.sim.machines.disk import Disk, DiskLog
 from kreplog.sim.machines.fsyncs import VirtualFlusher
 from kreplog.sim.machines.log_effects import LOG_EFFECTS
@@ -32,7 +34,8 @@ _ON_NAMES = effects.OpenLog | effects.RestoreStray | effects.SetAsideStray | eff
 
 
 class VirtualLogDirectory:
-    """The log directory of one process, from its start to its end. effects: the handlers of the effects on it."""
+    """The log directory of one process, from its start to its end. effects: the handlers of the effects on it. moves:
+    of its replicas."""
 
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
@@ -49,6 +52,13 @@ class VirtualLogDirectory:
             self._fail,
             self._check_retried,
         )
+        self.moves = VirtualReplicaMoves(
+            self._scheduler,
+            self._disk,
+            Random(f"{process.cluster.plan.seed}-moves-{process.id}"),
+            lambda: not process.paused if process.alive else None,
+            process.replicas.put,
+        )
         self._has_init = False
         self._file_syncs: FileSyncs[DiskLog] = FileSyncs()
         self._created_by_init: list[DiskLog] = []
@@ -57,6 +67,8 @@ class VirtualLogDirectory:
             effects.SetAsideStray: self._set_aside,
             effects.RestoreStray: self._restore,
             effects.DeleteStrays: self._delete_strays,
+            effects.ReplaceLog: self.moves.replace,
+            effects.SyncReplacement: self.moves.sync,
         }
         self.effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
             **dict.fromkeys(self._operations, self._log),

@@ -27,108 +27,12 @@ from kreplog.errors import LogClosedError, LogFailedError, ResourceExhaustedErro
 from kreplog.sim.machines.model_log import ModelLog
 from kreplog.sim.machines.native_log import NativeLog
 from kreplog.sim.machines.records import ModelCodec, NativeCodec, RecordCodec
+from kreplog.sim.machines.replica_log import LogFiles
 from kreplog.types import AppendInfo, TopicPartition
 
 _logger = logging.getLogger("kreplog")
 
 _HALF = 2  # of a batch is left behind the cut; see NativeLog.lose
-
-
-class ReplicaLog(Protocol):
-    """The operations of a broker on a replica's log: the answers are those of the log effects of
-    `kreplog.core.effects`.
-
-    All writes raise LogFailedError once the disk or the log has failed; LogClosedError if this handle is no longer the
-    open one (its process has ended, the replica was stopped). While the process has no descriptors or memory, all
-    operations except for the high watermark's may raise ResourceExhaustedError, without effect; an operation that
-    removes records may be half done then and raises LogFailedError from it, as do all writes until a reopen.
-    """
-
-    @property
-    def topic_id(self) -> str: ...
-
-    @property
-    def high_watermark(self) -> int: ...
-
-    def state(self) -> LogState: ...
-
-    def append_as_leader(
-        self,
-        records: Any,
-        leader_epoch: int,
-        strict: bool = False,
-        transactional: bool = False,
-        sequenced: bool = True,
-        verified_by: int = -1,
-    ) -> tuple[AppendInfo, LogState]: ...
-
-    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> tuple[AppendInfo, LogState]: ...
-
-    def append_as_follower(self, records: Any) -> LogState: ...
-
-    def assign_leader_epoch(self, leader_epoch: int) -> LogState: ...
-
-    def truncate_to(self, offset: int) -> LogState: ...
-
-    def truncate_fully_and_start_at(self, offset: int) -> LogState: ...
-
-    def delete_records_before(self, offset: int) -> LogState: ...
-
-    def enforce_retention(self) -> LogState: ...
-
-    def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
-
-    def read_stable(self, offset: int, limit: int, max_bytes: int) -> Any: ...
-
-    def size_from(self, offset: int) -> int: ...
-
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int]: ...
-
-    def advance_high_watermark(self, offset: int) -> int | None: ...
-
-    def flush(self) -> int:
-        """Make all appended records durable; return the recovery point."""
-
-
-class _Files(Protocol):
-    """ModelLog or NativeLog: an open log, and its files while it is closed."""
-
-    @property
-    def leo(self) -> int: ...
-    @property
-    def log_start(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def recovery_point(self) -> int: ...
-    @property
-    def epochs(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def first_unstable(self) -> int | None: ...
-    def append_as_leader(
-        self, records: Any, leader_epoch: int, strict: bool, transactional: bool, sequenced: bool, verified_by: int
-    ) -> AppendInfo: ...
-    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> AppendInfo: ...
-    def append_as_follower(self, records: Any) -> None: ...
-    def assign_leader_epoch(self, epoch: int) -> None: ...
-    def truncate_to(self, offset: int) -> None: ...
-    def truncate_fully_and_start_at(self, offset: int) -> None: ...
-    def delete_records_before(self, offset: int) -> None: ...
-    def enforce_retention(self, keep_bytes: int) -> None: ...
-    def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
-    def read_stable(self, offset: int, limit: int, max_bytes: int) -> Any: ...
-    def size_from(self, offset: int) -> int: ...
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]: ...
-    def advance_high_watermark(self, offset: int) -> None: ...
-    def flush(self) -> int: ...
-    def open(self) -> None: ...
-    def close(self) -> None: ...
-    def crash(self) -> None: ...
-    def write_back(self) -> None: ...
-    def cuts(self, start: int, end: int) -> list[int]: ...
-    def lose(self, offset: int, tear: int) -> None: ...
-    def discard(self) -> None: ...
-    def restore(self) -> None: ...
 
 
 class Loss(NamedTuple):
@@ -183,11 +87,12 @@ class _Replica:
         "leo",
         "log",
         "lost_from",
+        "replaced",
         "since_ms",
         "topic_id",
     )
 
-    def __init__(self, topic_id: str, files: _Files) -> None:
+    def __init__(self, topic_id: str, files: LogFiles) -> None:
         self.topic_id = topic_id
         self.files = files
         self.log: DiskLog | None = None
@@ -198,6 +103,7 @@ class _Replica:
         self.interrupted = False
         self.lost_from: int | None = None  # start of a torn append that does not survive a restart
         self.since_ms = -1  # when it became a stray
+        self.replaced: tuple[LogFiles, int] | None = None  # former files and their durable end, until a sync
 
     def durable_point(self) -> None:
         """While the log is open: update `durable`."""
@@ -221,7 +127,11 @@ class DiskLog:
         self.topic_id = replica.topic_id
         self._disk = disk
         self._replica = replica
-        self._files: _Files = replica.files
+        self._files: LogFiles = replica.files
+
+    @property
+    def failed(self) -> bool:
+        return self._disk.failed or self._replica.failed or self._replica.interrupted
 
     @property
     def files_durable(self) -> bool:
@@ -327,7 +237,7 @@ class DiskLog:
             raise self._failure("flush")
         return files.flush()
 
-    def _open(self) -> _Files:
+    def _open(self) -> LogFiles:
         if self._replica.log is not self:
             raise LogClosedError(f"{self.partition}: this log is closed", partition=str(self.partition))
         return self._files
@@ -366,7 +276,7 @@ class DiskLog:
         if self._disk.observer is not None and self._files.leo > start:
             self._disk.observer.appended(self._disk.broker, self.partition, self, start)
 
-    def _change(self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False) -> LogState:
+    def _change(self, change: Callable[[LogFiles], None], everything: bool = False, at_once: bool = False) -> LogState:
         """Change the files; returns the state of the log. at_once: the change is atomic."""
         files = self._open()
         try:
@@ -400,7 +310,7 @@ class Disk:
     distance from the log end could not be read. retention_bytes: what retention keeps of each replica.
     """
 
-    def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
+    def __init__(self, broker: int, make: Callable[[TopicPartition, str], LogFiles]) -> None:
         self.broker = broker
         self.slow_ms = 0
         self.failed = False
@@ -467,6 +377,24 @@ class Disk:
         replica.log = None
         del self._replicas[partition]
         replica.files.discard()
+
+    def make_copy(self, partition: TopicPartition) -> LogFiles:
+        """Files for `replace_files`."""
+        return self._make(partition, self._replicas[partition].topic_id)
+
+    def replace_files(self, partition: TopicPartition, files: LogFiles) -> LogState:
+        """The replica has these files from now on. Until `sync_replacement` a power failure may leave the former."""
+        replica = self._replicas[partition]
+        replica.replaced = replica.files, replica.durable
+        replica.files, replica.durable = files, files.flush()
+        files.write_back()
+        log = replica.log
+        assert log is not None
+        log._files = files
+        return log.state()
+
+    def sync_replacement(self, partition: TopicPartition) -> None:
+        self._replicas[partition].replaced = None
 
     def set_aside(self, partition: TopicPartition, now_ms: int = 0) -> None:
         """Close a replica and keep its files aside as a stray since `now_ms`, if it exists; on a failed disk too."""
@@ -552,6 +480,9 @@ class Disk:
         losses = []
         strays = [(partition, self.strays[partition, topic_id]) for partition, topic_id in sorted(self.strays)]
         for partition, replica in [*sorted(self._replicas.items()), *strays]:
+            if replica.replaced is not None and lose_cache and rng.random() < 0.5:
+                replica.files, replica.durable = replica.replaced
+            replica.replaced = None
             if replica.log is not None:
                 self._stop(replica)
             replica.settle_torn()
@@ -637,7 +568,7 @@ class Disks:
         """The disk of a broker, created empty."""
         disk = self._disks.get(broker)
         if disk is None:
-            make: Callable[[TopicPartition, str], _Files] = self._make_model
+            make: Callable[[TopicPartition, str], LogFiles] = self._make_model
             if self.kind != "model":
                 make = self._make_native(broker)
             disk = self._disks[broker] = Disk(broker, make)

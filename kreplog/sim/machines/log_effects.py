@@ -55,8 +55,6 @@ LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
-    effects.ReplaceLog: lambda disk, e: None,  # there is one directory, and so no copy
-    effects.SyncReplacement: lambda disk, e: None,
     effects.ReadLog: _read_log,
     effects.ReadStable: _read_stable,
     effects.SizeFrom: _size_from,

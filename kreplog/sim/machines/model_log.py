@@ -72,7 +72,7 @@ class _Page(NamedTuple):
 
 
 class ModelLog:
-    """The model of one log: the methods of `disk.ReplicaLog`, and below them those of its files."""
+    """The model of one log: the methods of `replica_log.ReplicaLog`, and below them those of its files."""
 
     def __init__(self, name: str, segment_bytes: int) -> None:
         self.name = name

@@ -24,7 +24,7 @@ _HOLE, _TORN = 1, 2
 
 
 class NativeLog:
-    """A real log: the methods of `kreplog.sim.machines.disk.ReplicaLog`, and below them those of its files."""
+    """A real log: the methods of `replica_log.ReplicaLog`, and below them those of its files."""
 
     def __init__(self, folder: str, partition: TopicPartition, topic_id: str, segment_bytes: int) -> None:
         self.path = os.path.join(folder, str(partition))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core.effects import Steps
+from kreplog.core.broker import future_replicas
+from kreplog.core.effects import LogState, ReplaceLog, Steps
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.replication import epochs
 from kreplog.core.replication.control_fencing import ControlFencing
@@ -189,3 +190,25 @@ def _refused_deletion_skips_fsync() -> list[Patch]:
         self._activate(topic_partition, entry)
 
     return [(FollowerRole, "_take_records", take_records), (ReplicaFetcher, "_begin", begin)]
+
+
+@MUTATIONS.add("copies-keep-what-was-truncated")
+def _copies_keep_what_was_truncated() -> list[Patch]:
+    """A copy in another log directory goes by the log's end alone, and keeps records that the replica has truncated."""
+
+    def by_its_end(current: LogState, copy: LogState) -> future_replicas.CopyStep | None:
+        return right(current, replace(copy, epochs=current.epochs))
+
+    right = future_replicas.next_copy_step
+    return [(future_replicas, "next_copy_step", by_its_end)]
+
+
+@MUTATIONS.add("moves-not-synced")
+def _moves_not_synced() -> list[Patch]:
+    """A replica is written to in its new log directory before a loss of power would find it there."""
+
+    def unsynced(self: LocalReplica) -> Steps[None]:
+        state: LogState | None = None if self.interrupted else (yield ReplaceLog(self.topic_partition))
+        self.log = state or self.log
+
+    return [(LocalReplica, "replace_log", unsynced)]
