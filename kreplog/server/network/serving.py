@@ -59,6 +59,12 @@ LINGER_S = 0.1
 reads together with the end of the stream."""
 
 
+AT_ONCE_BYTES = 64 << 10
+AT_ONCE_BUFFERS = 64
+"""Size of a response up to which it may be sent in the iteration of the event loop that encodes it; a larger one has an
+iteration of its own."""
+
+
 class RequestContext:
     """A request and its response; a core's `reply_to`. The first call of `respond`, `reply` or `close` counts.
 
@@ -379,9 +385,9 @@ class ClientConnection:
         self._resume_if_possible()
 
     def send_ready_responses(self, answered: RequestContext) -> None:
-        """Send all responses up to the first request without one; at once if the client has no other request in flight,
-        else together with those that follow in this iteration of the event loop. answered: the request that just got
-        its response."""
+        """Send all responses up to the first request without one; a small one at once if the client has no other
+        request in flight, else together with those that follow in this iteration of the event loop. answered: the
+        request that just got its response."""
         waiting = self._in_flight
         if waiting and waiting[0] is not answered:
             self._charge_response(answered, own_bytes(answered.response or ()))
@@ -390,7 +396,8 @@ class ClientConnection:
             if context.held_bytes:
                 self._charge_response(context, 0)
             self._server.requests.answered(context.header.api_key, context.follower, context.began)
-            self._connection.send(buffers, at_once=not waiting and has_socket_time(self._loop))
+            at_once = not waiting and _is_small(buffers) and has_socket_time(self._loop)
+            self._connection.send(buffers, at_once=at_once)
         self._resume_if_possible()
 
     def _charge_response(self, context: RequestContext, size: int) -> None:
@@ -416,6 +423,10 @@ class ClientConnection:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _is_small(buffers: Sequence[Any]) -> bool:
+    return len(buffers) <= AT_ONCE_BUFFERS and sum(map(len, buffers)) <= AT_ONCE_BYTES
 
 
 def _is_repeatable(header: RequestHeader, frame: Frame) -> bool:

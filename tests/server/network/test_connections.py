@@ -21,7 +21,7 @@ from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.listeners import Listener
 from kreplog.server.network import connections as network
 from kreplog.server.network.connections import Connection, Frame, ListeningSocket
-from kreplog.server.network.serving import Limits, RequestContext, Server
+from kreplog.server.network.serving import AT_ONCE_BUFFERS, AT_ONCE_BYTES, Limits, RequestContext, Server
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
 from tests.server.loop import run, until
@@ -117,6 +117,15 @@ def test_a_response_is_sent_at_once_or_together_with_those_that_follow(monkeypat
             await until(lambda: len(echo.seen) == 6)
             echo.seen[4].respond([b"five"])
             assert await receive(sock, 4) == b"five", "the last request may take long"
+            echo.seen[5].respond([b"six"])
+            assert await receive(sock, 3) == b"six"
+            for number, large in ((7, [bytes(AT_ONCE_BYTES + 1)]), (8, [b"8"] * (AT_ONCE_BUFFERS + 1))):
+                sock.sendall(request(number))
+                await until(lambda so_far=number: len(echo.seen) == so_far)  # type: ignore[misc]
+                sent.clear()
+                echo.seen[-1].respond(large)
+                assert sent == [], "it has an iteration of its own"
+                assert len(await receive(sock, sum(map(len, large)))) == sum(map(len, large))
         echo.server.close()
 
     run(work)
