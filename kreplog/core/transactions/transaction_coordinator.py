@@ -254,9 +254,6 @@ class TransactionCoordinator:
         if transaction is None:
             first = TransactionMetadata(request.new_producer_id, -1, request.timeout_ms, 0, (), wall_ms, -1)
             transaction = self._new(shard, request.transactional_id, first)
-            if request.producer_id != NO_PRODUCER_ID:
-                yield Reply(reply_to, InitProducerIdResponse(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-                return
             if not shard.add(transaction):
                 yield Reply(reply_to, InitProducerIdResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
@@ -282,8 +279,13 @@ class TransactionCoordinator:
         )
 
     def _is_fenced(self, transaction: TransactionalId, request: InitProducerIdRequest) -> bool:
+        """Whether another producer has the id. Nobody has one that was just created: its producer comes back after the
+        id has expired."""
         stored = transaction.stored
-        return (request.producer_id, request.producer_epoch) != (stored.producer_id, stored.producer_epoch)
+        return stored.producer_epoch >= 0 and (request.producer_id, request.producer_epoch) != (
+            stored.producer_id,
+            stored.producer_epoch,
+        )
 
     def _renew(
         self,

@@ -48,6 +48,16 @@ def test_an_id_is_deleted_once_it_is_expired() -> None:
     assert (response.error, response.producer_id, response.producer_epoch) == (ErrorCode.NONE, 101, 0)
 
 
+def test_its_producer_recovers_with_another_producer_id() -> None:
+    """As a client does by itself, once it has aborted the transaction that was refused (KIP-360)."""
+    shell = idle()
+    pass_time(shell, 5000)
+    assert shell.add(A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    response = shell.init(new_id=101, known=(100, 0))
+    assert (response.error, response.producer_id, response.producer_epoch) == (ErrorCode.NONE, 101, 0)
+    assert shell.init(new_id=102, known=(100, 0)).error is ErrorCode.PRODUCER_FENCED, "the id is in use"
+
+
 def test_use_puts_it_off() -> None:
     shell = idle()
     for _ in range(3):

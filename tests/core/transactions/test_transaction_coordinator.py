@@ -178,7 +178,6 @@ def test_requests_that_are_refused() -> None:
     shell = Shell()
     assert shell.init(timeout_ms=900_001).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert shell.init(timeout_ms=0).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert shell.init(known=(5, 0)).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert shell.add(A) is shell.end() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     shell.init()
     assert shell.end() is ErrorCode.INVALID_TXN_STATE
