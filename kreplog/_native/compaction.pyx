@@ -260,10 +260,11 @@ cdef class Compaction:
         log.lock()
         try:
             last_offsets = array("q", (<ProducerState> log.producers).last_offsets())
-            for segment in log._segments:
-                list_aborted(segment, self.end, aborted)
+            segments = list(log._segments)
         finally:
             log.unlock()
+        for segment in segments:  # not under the lock: there may be many, and a cut meanwhile ends this run
+            list_aborted(segment, self.end, aborted)
         aborted.sort()
         self.filter = RecordFilter(
             KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
