@@ -330,10 +330,7 @@ class Life:
         """Seconds that a broker takes for each of the requests of a client that sends one at a time."""
         host, port = self.cluster.bootstrap.split(",")[broker].rsplit(":", 1)
         waits: list[float] = []
-        with (
-            socket.create_connection((host, int(port)), timeout=ANSWER_S) as client,
-            client.makefile("rb") as responses,
-        ):
+        with _connected(host, int(port)) as client, client.makefile("rb") as responses:
             while not done.is_set() or not waits:
                 sent = time.perf_counter()
                 client.sendall(API_VERSIONS)
@@ -351,6 +348,18 @@ class Life:
         time.sleep(IDLE_S)  # nothing happens, and that is measured
         taken = clusters.cpu_s(self.cluster) - before
         self.found["idle_cpu"] = taken / (time.perf_counter() - started) / self.scale.idle_partitions * 1e6
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """A connection to a broker, which may fetch as a follower before it accepts any."""
+    deadline = time.monotonic() + clusters.READY_S
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=ANSWER_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(clusters.POLL_S)  # nothing reports that another process listens
 
 
 def _since(sent: float, error: KafkaError | None) -> float:
