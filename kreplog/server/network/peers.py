@@ -88,7 +88,8 @@ class Peer:
     ) -> bool:
         """Send a framed request now, if there is an open connection to `address`; whether it was sent. `then` gets the
         outcome, as soon as it is received: a task would learn of it only in a later iteration of the event loop. The
-        errors are those of `decoded`; the connection is closed at them."""
+        errors are those of `decoded`; the connection is closed at them. `decode` has to check which request a frame
+        responds to: it may be a second response to the one before."""
         connection = self._connection_to(address)
         if connection is None:
             return False

@@ -42,7 +42,7 @@ from kreplog.server.network.repeated_failures import RepeatedFailures
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener
-from kreplog.server.runtime.pauses import has_socket_time
+from kreplog.server.runtime.pauses import has_time_to_send
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
 from kreplog.wire.produce import decode_request as decode_produce
@@ -396,7 +396,7 @@ class ClientConnection:
             if context.held_bytes:
                 self._charge_response(context, 0)
             self._server.requests.answered(context.header.api_key, context.follower, context.began)
-            at_once = not waiting and _is_small(buffers) and has_socket_time(self._loop)
+            at_once = not waiting and _is_small(buffers) and has_time_to_send(self._loop)
             self._connection.send(buffers, at_once=at_once)
         self._resume_if_possible()
 
@@ -632,7 +632,7 @@ class Server:
 
     def failed(self, client: ClientConnection, error: Exception, request: RequestHeader | None) -> None:
         """A connection is closed for an error, which is logged if it is its turn. request: its header, where known."""
-        count = self._failures.count((client.address, type(error)))
+        count = self._failures.count((client.address, type(error), request and request.api_key))
         if not count:
             return
         times = f"; such failures from {client.address}: {count}"

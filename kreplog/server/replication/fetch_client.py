@@ -40,6 +40,9 @@ VERSION = 17
 TIMEOUT_MARGIN_S = 5.0
 """How much longer than its max_wait_ms a fetch may take."""
 
+_FAILURES = (OSError, TimeoutError, PeerProtocolError, CoordinationError)
+"""Those of another broker, the network or the store; any other is a fault of this broker, logged with its traceback."""
+
 KnownAddress = Callable[[int], Address | None]
 """The internal endpoint of a broker by this broker's metadata; None if it is not in them."""
 
@@ -119,7 +122,7 @@ class ReplicaFetchClient:
             if address is None:
                 raise ConnectionError(f"no address of broker {effect.leader} is known")
             outcome = PeerReply(await peer.decoded(address, frame, timeout_s, decode))
-        except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
+        except Exception as error:  # without an outcome the fetcher would wait for ever
             outcome = PeerReply(error=error)
         self._ended(effect, peer, outcome)
 
@@ -128,7 +131,15 @@ class ReplicaFetchClient:
         if self._is_closed:
             return
         if error is not None:
-            _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
+            unexpected = None if isinstance(error, _FAILURES) else error
+            text = str(error) or type(error).__name__
+            _log.log(
+                logging.ERROR if unexpected else logging.INFO,
+                "fetch from broker %d failed: %s",
+                effect.leader,
+                text,
+                exc_info=unexpected,
+            )
             peer.close()
         self._idle[effect.leader].append(peer)
         self._put(FetchReplied(effect.leader, effect.correlation, outcome.value))

@@ -80,6 +80,11 @@ class MeasuredEventLoop(asyncio.SelectorEventLoop):
             return True
         return monotonic() < self._sockets_until
 
+    def has_time_to_send(self) -> bool:
+        """Whether sockets have time in this iteration, without taking the turn of its first socket callback."""
+        is_begun = self._iteration == self.pauses.began_at
+        return monotonic() < (self._sockets_until if is_begun else self.pauses.began_at + SOCKETS_S)
+
     def call_paced(self, callback: Callable[[], object]) -> None:
         """As call_soon, but all callbacks given to call_paced together get PACED_S of an iteration, in FIFO order; the
         others wait for later iterations."""
@@ -106,6 +111,11 @@ class MeasuredEventLoop(asyncio.SelectorEventLoop):
 def has_socket_time(loop: asyncio.AbstractEventLoop) -> bool:
     """MeasuredEventLoop.has_socket_time; True on any other event loop."""
     return not isinstance(loop, MeasuredEventLoop) or loop.has_socket_time()
+
+
+def has_time_to_send(loop: asyncio.AbstractEventLoop) -> bool:
+    """MeasuredEventLoop.has_time_to_send; True on any other event loop."""
+    return not isinstance(loop, MeasuredEventLoop) or loop.has_time_to_send()
 
 
 def call_paced(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -7,6 +7,8 @@ import gc
 import socket
 from typing import Any
 
+import pytest
+
 from kreplog.core.effects import Send
 from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
@@ -75,6 +77,27 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
             client.close()
 
     run(work)
+
+
+def test_a_fault_of_this_broker_ends_the_fetch_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        put: list[FetchReplied] = []
+
+        async def resolve(broker: int) -> Address:
+            raise ZeroDivisionError("a fault")
+
+        client = ReplicaFetchClient(
+            "me", 1 << 20, lambda broker: None, resolve, dict, put.append, lambda broker: None, connect
+        )
+        client.send(fetch_effect(7))
+        await until(lambda: bool(put))
+        assert put == [FetchReplied(LEADER, 7, None)]
+        client.close()
+
+    run(work)
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "fetch from broker 1 failed: a fault")
+    assert record.exc_info is not None
 
 
 def test_closing_ends_a_fetch_that_has_only_begun() -> None:

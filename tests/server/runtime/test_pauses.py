@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kreplog.server.network.connections import Connection
-from kreplog.server.runtime.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced
+from kreplog.server.runtime.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced, has_time_to_send
 from tests.server.loop import MOST_S
 from tests.server.network.test_connections import framed
 
@@ -85,6 +85,24 @@ def test_sockets_are_served_in_each_turn_whatever_else_it_does(
             theirs.sendall(framed(b"one"))
         while len(turns.done) < 6:
             turns.note("other", busy_s=2 * SOCKETS_S)
+            await asyncio.sleep(0)
+        assert sorted(map(len, turns.done)) == [1, 1, 2, 2, 2, 2]
+
+    run(work)
+
+
+def test_a_response_that_is_sent_at_once_does_not_take_the_turn_of_a_socket(
+    pairs: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    async def work(turns: Turns) -> None:
+        loop = asyncio.get_running_loop()
+        for ours, theirs in pairs:
+            Connection(ours, 1 << 20, lambda frame: turns.note("socket", busy_s=SOCKETS_S), lambda: None)
+            theirs.sendall(framed(b"one"))
+        while len(turns.done) < 6:
+            assert has_time_to_send(loop)
+            turns.note("other", busy_s=2 * SOCKETS_S)
+            assert not has_time_to_send(loop)
             await asyncio.sleep(0)
         assert sorted(map(len, turns.done)) == [1, 1, 2, 2, 2, 2]
 
