@@ -12,7 +12,7 @@ from libc.stdint cimport INT32_MAX, int64_t
 
 from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, raise_corrupt, read_header, wall_clock_ms
 from kreplog._native.columns cimport integer
-from kreplog._native.compaction_swap cimport create_cleaned, swap
+from kreplog._native.compaction_swap cimport create_cleaned, make_durable, swap
 from kreplog._native.files cimport FileHandle, Mapping, map_file
 from kreplog._native.key_map cimport KeyMap
 from kreplog._native.log cimport SegmentedLog
@@ -20,7 +20,7 @@ from kreplog._native.producers cimport ProducerState
 from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, RecordFilter
 from kreplog._native.segment cimport Segment, remove
 from kreplog._native.swap_recovery cimport checkpoint_path
-from kreplog._native.transaction_index cimport list_aborted
+from kreplog._native.transaction_index cimport aborted_path, aborted_without, list_aborted, put_aborted, write_index
 
 import logging
 import os
@@ -260,6 +260,7 @@ cdef class Compaction:
         log.lock()
         try:
             last_offsets = array("q", (<ProducerState> log.producers).last_offsets())
+            epochs_of_markers = array("q", chain.from_iterable((<ProducerState> log.producers).epochs_of_markers()))
             segments = list(log._segments)
         finally:
             log.unlock()
@@ -268,7 +269,8 @@ cdef class Compaction:
         aborted.sort()
         self.filter = RecordFilter(
             KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
-            log.config.delete_retention_ms, last_offsets, array("q", chain.from_iterable(aborted)), drop_keyless,
+            log.config.delete_retention_ms, last_offsets, epochs_of_markers, array("q", chain.from_iterable(aborted)),
+            drop_keyless,
         )
         self.filter.end = self.first_dirty
         if self.first_dirty >= self.end:  # only tombstones can expire
@@ -407,13 +409,16 @@ cdef class Compaction:
         cdef SegmentedLog log = self.log
         cdef Segment segment = group[0]
         cdef Segment cleaned = self.create(segment.base_offset)
-        cdef tuple made = (cleaned.path, cleaned.offsets.path, cleaned.times.path)
+        cdef str index = aborted_path(segment) + ".cleaned"
+        cdef tuple made = (cleaned.path, cleaned.offsets.path, cleaned.times.path, index)
         cdef str checkpoint = checkpoint_path(segment.path.removesuffix(".log"))
         try:
             self.filter.copies = len(group) > 1
+            self.filter.drops_markers = False
             for segment in group:
                 self.filter.ends_group = segment is group[len(group) - 1]
                 self.rewrite(segment, cleaned)
+            self.forget_transactions(group, index)
             if not self.filter.copies:
                 return True
             self.write_out(cleaned)
@@ -429,6 +434,48 @@ cdef class Compaction:
             raise
         finally:
             self.remove_made(made, checkpoint)
+
+    cdef int forget_transactions(self, list group, str made) except -1:
+        """Before markers of the group go, drop what would have their transactions go on, durably: the entries of
+        aborted ones of which no batch was left, since a reader skips what the producer has written up to its next
+        marker; and older snapshots, from which a recovery that finds no newer one would take a transaction for open.
+
+        made: a path for a new index. Raises FileNotFoundError where the log has lost one of the segments, StorageError,
+        LogFailedError."""
+        cdef SegmentedLog log = self.log
+        cdef Segment segment
+        cdef bint changed = self.filter.drops_markers
+        for segment in group:
+            changed |= self.drop_emptied(segment, made)
+        if self.filter.drops_markers:
+            log.lock_for_write()
+            try:
+                self.require(segment)
+                log.sync_snapshot()
+                log.producers.delete_snapshots(log.path, to_offset=self.filter.end)
+            finally:
+                log.unlock()
+        return make_durable(log) if changed else 0
+
+    cdef bint drop_emptied(self, Segment segment, str made) except -1:
+        """Drop a segment's entries of aborted transactions of which no batch was left; whether there were any."""
+        cdef SegmentedLog log = self.log
+        cdef list aborted = []
+        cdef bytes entries
+        list_aborted(segment, self.filter.end, aborted)
+        emptied = {last for producer, _, last in aborted if self.filter.is_emptied(producer, last)}
+        if not emptied:
+            return False
+        entries = aborted_without(segment, emptied)
+        if entries:
+            write_index(made, entries)
+        log.lock_for_write()
+        try:
+            self.require(segment)
+            put_aborted(segment, made, entries)
+        finally:
+            log.unlock()
+        return True
 
     cdef Segment create(self, int64_t base_offset):
         """Under the lock, so that its directory is not moved away meanwhile. Raises LogClosedError, StorageError."""

@@ -7,4 +7,5 @@ from kreplog._native.segment cimport Segment
 
 
 cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleaned) except -1
+cdef int make_durable(SegmentedLog log) except -1
 cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval)

@@ -10,4 +10,4 @@ cdef struct Marker:
     int32_t coordinator_epoch
 
 
-cdef bint read_marker(const uint8_t* batch, const BatchHeader* h, Marker* out) noexcept
+cdef bint read_marker(const uint8_t* batch, const BatchHeader* h, Marker* out) noexcept nogil

@@ -28,7 +28,7 @@ cdef enum:
     COMMIT = 1
 
 
-cdef bint read_marker(const uint8_t* batch, const BatchHeader* h, Marker* out) noexcept:
+cdef bint read_marker(const uint8_t* batch, const BatchHeader* h, Marker* out) noexcept nogil:
     """Whether the control batch is the marker of a transaction; one of another type, or a damaged one, is none."""
     cdef RecordCursor records
     cdef RecordView record

@@ -50,6 +50,7 @@ cdef class ProducerState:
     cpdef object admit(self, int64_t producer_id, int64_t now_ms, int64_t most, bint more)
     cpdef object clear(self)
     cdef list last_offsets(self)
+    cdef list epochs_of_markers(self)
     cpdef list active(self)
     cpdef bytes snapshot(self)
     cpdef object load(self, bytes data)

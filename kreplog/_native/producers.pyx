@@ -284,6 +284,16 @@ cdef class ProducerState:
         found.sort()
         return found
 
+    cdef list epochs_of_markers(self):
+        """(producer id, epoch), in order, of the producers without a batch in their epoch, which a marker began."""
+        cdef ProducerEntry producer
+        cdef list found = []
+        for producer_id, producer in self._producers.items():
+            if producer.count == 0:
+                found.append((producer_id, producer.epoch))
+        found.sort()
+        return found
+
     cpdef list active(self):
         """An ActiveProducer for each producer."""
         cdef ProducerEntry producer

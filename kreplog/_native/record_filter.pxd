@@ -29,7 +29,12 @@ cdef class RecordFilter:
     cdef int64_t now_ms
     cdef int64_t horizon_ms  # until when tombstones stay that are met for the first time
     cdef int64_t[::1] last_offsets  # of the newest batch of each producer, sorted
+    cdef int64_t[::1] epochs_of_markers  # producer id, epoch of those whose epoch a marker alone has, sorted
     cdef int64_t[::1] aborted  # producer id, first and last offset of aborted transactions, sorted
+    cdef uint8_t[::1] met  # for each of them, whether the second pass has met a batch of it
+    cdef int64_t[::1] undecided  # producers of whose transaction it has met a batch, and no marker yet; sorted
+    cdef Py_ssize_t undecided_count
+    cdef bint drops_markers  # it has, since the caller has last set this
 
     cdef int64_t chain  # the offset at which the next batch begins, or after which where there are gaps
     cdef int64_t bound  # where the segment ends
@@ -53,6 +58,12 @@ cdef class RecordFilter:
     cdef int check(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) noexcept nogil
     cdef int learn_records(self, RecordCursor* c) noexcept nogil
     cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil
+    cdef Py_ssize_t find_aborted(self, int64_t producer_id, int64_t offset) noexcept nogil
+    cdef bint is_emptied(self, int64_t producer_id, int64_t last_offset) noexcept nogil
+    cdef bint is_undecided(self, int64_t producer_id, Py_ssize_t* place) noexcept nogil
+    cdef bint note_batch(self, const BatchHeader* h) noexcept nogil
+    cdef int run_marker(self, const uint8_t* p, const BatchHeader* h, bint last) noexcept nogil
+    cdef bint has_last_epoch(self, const BatchHeader* h) noexcept nogil
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil
     cdef int retain(self, RecordCursor* c, const BatchHeader* h, uint8_t* out, Retained* retained) noexcept nogil
     cdef int rebase(self, const BatchHeader* h, uint8_t* records, Retained* retained) noexcept nogil

@@ -6,8 +6,11 @@ has passed, which is set when compaction meets it first (KIP-534). Records witho
 the first of them ends the first pass, and those outside of it stay. Of a batch that loses records the offsets, the
 epoch and the sequence stay; of one that loses all, the header stays as that of an empty batch where it is a producer's
 newest, by which its sequence is known after a restart, or the last of a segment, so that a segment ends where the next
-one begins. Records of aborted transactions go, and take no other's place; markers stay.
-Source: Kafka's Cleaner, MemoryRecords.filterTo.
+one begins. Records of aborted transactions go, and take no other's place.
+
+The marker of a transaction gets a delete horizon in a pass that meets no batch of it any more, and goes in one after
+that: else a recovery would take the transaction for open. It stays where nothing else has its producer's epoch.
+Source: Kafka's Cleaner, MemoryRecords.filterTo, CleanedTransactionMetadata.
 """
 
 cimport cython
@@ -54,11 +57,15 @@ from kreplog._native.cursor cimport (
 )
 from kreplog._native.files cimport allocate
 from kreplog._native.key_map cimport KeyHash, KeyMap
+from kreplog._native.markers cimport Marker, read_marker
+
+from array import array
 
 cdef enum:
     TOGETHER = 32  # records whose slots of the map are fetched from memory at the same time
     GROWTH = 16  # bytes by which a record may grow that gets another base timestamp
     LEAST_OUTPUT = 1 << 20
+    LEAST_UNDECIDED = 64
 
 
 cdef struct Item:
@@ -75,16 +82,19 @@ cdef struct Item:
 cdef class RecordFilter:
 
     def __init__(
-        self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets, aborted,
-        bint drops_keyless,
+        self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets,
+        epochs_of_markers, aborted, bint drops_keyless,
     ):
-        """last_offsets, aborted: int64 arrays, sorted."""
+        """last_offsets, epochs_of_markers, aborted: int64 arrays, sorted."""
         self.keys = keys
         self.dense_from = dense_from
         self.now_ms = now_ms
         self.horizon_ms = min(now_ms, (1 << 62) - delete_retention_ms) + delete_retention_ms
         self.last_offsets = last_offsets
+        self.epochs_of_markers = epochs_of_markers
         self.aborted = aborted
+        self.met = bytearray(len(aborted) // 3)
+        self.undecided = array("q", bytes(8 * LEAST_UNDECIDED))
         self.drops_keyless = drops_keyless
         self.output = allocate(LEAST_OUTPUT)
 
@@ -194,10 +204,14 @@ cdef class RecordFilter:
             last = self.ends_group and at[0] + batch_size(&h) == size
             if self.output.size - self.length < 2 * batch_size(&h) + h.record_count * GROWTH:
                 return FULL
-            if h.attributes & CONTROL or h.base_offset >= self.end or (
-                h.record_count == 0 and self.is_needed(&h, last)
-            ):
+            if h.base_offset < self.end and not self.note_batch(&h):
+                return FULL
+            if h.base_offset >= self.end or h.record_count == 0 and self.is_needed(&h, last):
                 self.write_whole(p, &h)
+            elif h.attributes & CONTROL and h.record_count:
+                code = self.run_marker(p, &h, last)
+                if code != BATCH_OK:
+                    return code
             elif h.record_count == 0 or self.is_aborted(&h):
                 if not self.copies:
                     return CHANGED
@@ -274,8 +288,11 @@ cdef class RecordFilter:
         return BATCH_OK
 
     cdef int make_room(self, const uint8_t* p, Py_ssize_t available) except -1:
-        """With the output written out, have room in it for the batch at `p`, which `run` did not find."""
+        """With the output written out, have room in it for the batch at `p`, which `run` did not find, or for its
+        producer."""
         cdef BatchHeader h
+        if self.undecided_count == self.undecided.shape[0]:
+            self.undecided = array("q", bytes(self.undecided)) + array("q", bytes(self.undecided.nbytes))
         if self.length == 0 and read_header(p, available, &h) == BATCH_OK:
             self.reserve(2 * batch_size(&h) + h.record_count * <Py_ssize_t> GROWTH)
         return 0
@@ -290,38 +307,100 @@ cdef class RecordFilter:
 
     cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil:
         """Whether the batch, no marker, is of an aborted transaction."""
+        return h.attributes & TRANSACTIONAL and self.find_aborted(h.producer_id, h.base_offset) >= 0
+
+    cdef Py_ssize_t find_aborted(self, int64_t producer_id, int64_t offset) noexcept nogil:
+        """The number of the producer's aborted transaction in which the offset lies; -1 if it lies in none."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.aborted.shape[0] // 3
         cdef Py_ssize_t middle
-        if not h.attributes & TRANSACTIONAL:
-            return False
-        while low < high:  # the first that begins after the batch, or is of a later producer
+        while low < high:  # the first that begins after the offset, or is of a later producer
             middle = (low + high) >> 1
-            if self.aborted[3 * middle] < h.producer_id or (
-                self.aborted[3 * middle] == h.producer_id and self.aborted[3 * middle + 1] <= h.base_offset
+            if self.aborted[3 * middle] < producer_id or (
+                self.aborted[3 * middle] == producer_id and self.aborted[3 * middle + 1] <= offset
             ):
                 low = middle + 1
             else:
                 high = middle
-        return low > 0 and self.aborted[3 * low - 3] == h.producer_id and h.base_offset <= self.aborted[3 * low - 1]
+        if low > 0 and self.aborted[3 * low - 3] == producer_id and offset <= self.aborted[3 * low - 1]:
+            return low - 1
+        return -1
+
+    cdef bint is_emptied(self, int64_t producer_id, int64_t last_offset) noexcept nogil:
+        """Whether the second pass, which has met the marker at `last_offset`, has met no batch of the aborted
+        transaction before."""
+        cdef Py_ssize_t i = self.find_aborted(producer_id, last_offset)
+        return last_offset < self.end and i >= 0 and not self.met[i]
+
+    cdef bint is_undecided(self, int64_t producer_id, Py_ssize_t* place) noexcept nogil:
+        place[0] = lower_bound(self.undecided, 1, self.undecided_count, producer_id)
+        return place[0] < self.undecided_count and self.undecided[place[0]] == producer_id
+
+    cdef bint note_batch(self, const BatchHeader* h) noexcept nogil:
+        """That there is a batch of its transaction, if it is of one; False where there is no room to note that."""
+        cdef Py_ssize_t i
+        if h.attributes & (TRANSACTIONAL | CONTROL) != TRANSACTIONAL:
+            return True
+        if not self.is_undecided(h.producer_id, &i):
+            if self.undecided_count == self.undecided.shape[0]:
+                return False
+            memmove(&self.undecided[i] + 1, &self.undecided[i], (self.undecided_count - i) * sizeof(int64_t))
+            self.undecided[i] = h.producer_id
+            self.undecided_count += 1
+        i = self.find_aborted(h.producer_id, h.base_offset)
+        if i >= 0:
+            self.met[i] = True
+        return True
+
+    cdef int run_marker(self, const uint8_t* p, const BatchHeader* h, bint last) noexcept nogil:
+        """`run` of a control batch, for which the output has room; BATCH_OK or CHANGED."""
+        cdef Marker marker
+        cdef Retained retained
+        cdef Py_ssize_t i
+        cdef bint undecided
+        if not read_marker(p, h, &marker):  # of another type
+            self.write_whole(p, h)
+            return BATCH_OK
+        undecided = self.is_undecided(h.producer_id, &i)
+        if undecided or self.has_last_epoch(h) or h.attributes & DELETE_HORIZON and h.base_timestamp > self.now_ms:
+            self.write_whole(p, h)
+        elif not self.copies:
+            return CHANGED
+        elif h.attributes & DELETE_HORIZON:
+            self.drops_markers = True
+            if last:
+                self.write_empty(p, h)
+        else:
+            retained.count = h.record_count
+            retained.tombstones = 1
+            retained.max_timestamp = h.max_timestamp
+            retained.length = batch_size(h) - HEADER_SIZE
+            memcpy(self.output.data + self.length + HEADER_SIZE, p + HEADER_SIZE, retained.length)
+            self.rebase(h, self.output.data + self.length + HEADER_SIZE, &retained)
+            self.seal(p, h, &retained)
+        if undecided:
+            self.undecided_count -= 1
+            memmove(&self.undecided[i], &self.undecided[i] + 1, (self.undecided_count - i) * sizeof(int64_t))
+        return BATCH_OK
+
+    cdef bint has_last_epoch(self, const BatchHeader* h) noexcept nogil:
+        """Whether the marker is of its producer's epoch, in which there is no batch of it."""
+        cdef Py_ssize_t count = self.epochs_of_markers.shape[0] // 2
+        cdef Py_ssize_t i = lower_bound(self.epochs_of_markers, 2, count, h.producer_id)
+        return i < count and (
+            self.epochs_of_markers[2 * i] == h.producer_id and self.epochs_of_markers[2 * i + 1] == h.producer_epoch
+        )
 
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil:
         """Whether the header of a batch without records stays."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.last_offsets.shape[0]
-        cdef Py_ssize_t middle
+        cdef Py_ssize_t i
         cdef int64_t wanted = next_offset_of(h) - 1
         if last:
             return True
         if h.producer_id < 0:
             return False
-        while low < high:
-            middle = (low + high) >> 1
-            if self.last_offsets[middle] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low < self.last_offsets.shape[0] and self.last_offsets[low] == wanted
+        i = lower_bound(self.last_offsets, 1, self.last_offsets.shape[0], wanted)
+        return i < self.last_offsets.shape[0] and self.last_offsets[i] == wanted
 
     cdef int retain(self, RecordCursor* c, const BatchHeader* h, uint8_t* out, Retained* retained) noexcept nogil:
         """Copy the records that stay to `out`, which has room for all, as they stand."""
@@ -430,3 +509,17 @@ cdef class RecordFilter:
         store32(out + 57, <uint32_t> retained.count)
         store32(out + 17, crc32c_update(0, out + CRC_START, HEADER_SIZE + retained.length - CRC_START))
         self.length += HEADER_SIZE + retained.length
+
+
+cdef Py_ssize_t lower_bound(int64_t[::1] values, Py_ssize_t width, Py_ssize_t count, int64_t wanted) noexcept nogil:
+    """The number of the first of `count` sorted entries, `width` values each, whose first value is `wanted` or more."""
+    cdef Py_ssize_t low = 0
+    cdef Py_ssize_t high = count
+    cdef Py_ssize_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if values[width * middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -5,7 +5,8 @@
 
 Entries of 34 bytes, big-endian, by rising last offset, as Kafka writes them. A segment without aborted transactions has
 no file. An entry is written after its marker and before the last stable offset passes that, so a reader that goes by
-the last stable offset finds it. What a crash may have lost is written again from the log, by recovery.
+the last stable offset finds it. What a crash may have lost is written again from the log, by recovery. An entry goes
+with the transaction's last batch, before the marker: a reader skips its producer's records until it meets that.
 Source: Kafka's TransactionIndex, KIP-98.
 """
 
@@ -192,6 +193,33 @@ cdef int list_aborted(Segment segment, int64_t stop, list found) except -1:
     return 0
 
 
+cdef bytes aborted_without(Segment segment, set last_offsets):
+    """The entries of the segment but for those of the transactions with these last offsets. Raises StorageError,
+    CorruptCheckpointError."""
+    cdef Aborted entry
+    cdef FileHandle file = open_index(segment, O_RDONLY)
+    cdef int64_t i
+    cdef list pieces = []
+    if file is not None:
+        for i in range(count_in(file)):
+            read_entry(file, i, &entry)
+            if entry.last_offset not in last_offsets:
+                pieces.append(read_piece(file, i * ENTRY_SIZE, ENTRY_SIZE))
+    return b"".join(pieces)
+
+
+cdef int put_aborted(Segment segment, str path, bytes entries) except -1:
+    """Make the file at `path`, which has these entries and is durable but for its name, the index of the segment.
+    Without entries there is neither. Raises StorageError."""
+    if entries:
+        rename(path, aborted_path(segment))
+    else:
+        remove(aborted_path(segment))
+    segment.aborted_count = len(entries) // ENTRY_SIZE
+    segment.aborted_unsynced = False
+    return 0
+
+
 cdef int merge_aborted(str stem, list others) except -1:
     """The index of the segment `stem` gets the entries of the segments `others`, which compaction puts into it; their
     stems are in the order of their offsets. It is durable then, since recovery does not look for what is lost of
@@ -221,12 +249,21 @@ cdef int merge_aborted(str stem, list others) except -1:
 
 cdef int write_whole(str path, bytes data) except -1:
     cdef str temporary = path + ".tmp"
-    cdef const uint8_t[::1] view = data
-    cdef FileHandle file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC)
-    file.write_at(&view[0], len(data), 0)
-    file.sync()
+    write_index(temporary, data)
+    return rename(temporary, path)
+
+
+cdef int write_index(str path, bytes entries) except -1:
+    """Durable but for the file's name. Raises StorageError."""
+    cdef const uint8_t[::1] view = entries
+    cdef FileHandle file = open_file(path, O_WRONLY | O_CREAT | O_TRUNC)
+    file.write_at(&view[0], len(entries), 0)
+    return file.sync()
+
+
+cdef int rename(str path, str name) except -1:
     try:
-        os.replace(temporary, path)
+        os.replace(path, name)
     except OSError as error:
-        raise error_of("cannot replace", path, error) from error
+        raise error_of("cannot replace", name, error) from error
     return 0

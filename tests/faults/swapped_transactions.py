@@ -20,7 +20,7 @@ from tests.faults.aborted_transactions import read_committed
 from tests.faults.forked import ends_by
 from tests.faults.queue_power_loss import restore
 from tests.faults.worlds import World, play_seeds, shim_of_life
-from tests.reference import sent
+from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
 CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
 MERGING = replace(CONFIG, segment_bytes=4000)
@@ -36,7 +36,9 @@ def compact(world: World, rng: random.Random) -> None:
     shim = shim_of_life(world, rng, 0)
     with Log.open(path, CONFIG) as log:
         for producer in range(TRANSACTIONS):
-            log.append_batches(sent(producer, 0, b"%d" % producer), transactional=True)
+            record = Rec(0, 5, b"key %d" % producer, b"%d" % producer)
+            batch = Batch((record,), 0, 0, TRANSACTIONAL, None, None, producer, 0, 0)
+            log.append_batches(encode(batch), transactional=True)
             log.append_transaction_marker(producer, 0, committed=producer % 3 == 0, coordinator_epoch=0)
     with Log.open(path, MERGING) as log:
         shim.arm(faults.ALL_WRITES, str(world.live), rng.randint(1, CALLS), mode=faults.KILL_BEFORE)

@@ -86,6 +86,18 @@ def test_power_loss_of_hundreds_of_indexes_of_aborted_transactions(
     figure(play("swapped_transactions", folder, 1000, 340, shim=shim, deaths=KILLS, images=CUTS))
 
 
+def test_power_loss_where_compaction_removes_markers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    """Neither are committed records skipped, nor is a transaction open again whose marker has gone."""
+    figure(play("removed_markers", folder, 7, 6, shim=shim, deaths=6, images=48))
+
+
+@pytest.mark.long
+def test_power_loss_where_compaction_removes_hundreds_of_markers(
+    folder: Path, shim: Path, figure: Callable[[str], None]
+) -> None:
+    figure(play("removed_markers", folder, 1000, 340, shim=shim, deaths=KILLS, images=CUTS))
+
+
 def test_power_loss_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
     """Topics and flushed records, with checkpoints and the store: killed as it starts, creates, appends and stops."""
     figure(play("broker_power_loss", folder, 0, 5, shim=shim, deaths=3, images=10))

@@ -1,4 +1,4 @@
-"""Compaction of transactions: committed records as any others, aborted ones go, markers stay."""
+"""Compaction of transactions: committed records as any others, aborted ones go."""
 
 from __future__ import annotations
 
