@@ -17,7 +17,7 @@ from kreplog._native.files cimport FileHandle, Mapping, map_file
 from kreplog._native.key_map cimport KeyMap
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.producers cimport ProducerState
-from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, RecordFilter
+from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, UNCONFIRMED, RecordFilter
 from kreplog._native.segment cimport Segment, remove
 from kreplog._native.swap_recovery cimport checkpoint_path
 from kreplog._native.transaction_index cimport aborted_path, aborted_without, list_aborted, put_aborted, write_index
@@ -29,7 +29,7 @@ from array import array
 from itertools import chain
 
 from kreplog._native.files import error_of, status_of
-from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
+from kreplog.errors import CorruptBatchError, CorruptCheckpointError, LogClosedError, UsageError
 from kreplog.types import CompactionBacklog, CompactionReport
 
 _logger = logging.getLogger("kreplog")
@@ -138,6 +138,7 @@ cdef class Compaction:
     cdef list segments  # all that may be looked at, oldest first
     cdef int64_t first_dirty
     cdef int64_t end  # where they end
+    cdef int64_t written  # below this are the markers of all their transactions
     cdef Py_ssize_t dirty_from  # the first of the segments with dirty records
     cdef RecordFilter filter
 
@@ -163,7 +164,8 @@ cdef class Compaction:
         try:
             self.build_map(drop_keyless)
             end = self.filter.end
-            self.log.flush_to(self.end, False)  # else a loss of power takes the newest record of a key after the others
+            # Else a loss of power takes the newest record of a key, or the marker that commits it, after the others.
+            self.log.flush_to(self.written, False)
             self.expect_gaps(end)
             groups = self.groups(end)
         except FileNotFoundError:  # the log was cut, or retention was there first
@@ -219,6 +221,7 @@ cdef class Compaction:
                     break
                 self.segments.append(segment)
                 self.end = log.segment_end(log._segments, i)
+            self.written = log.position.leo
             self.first_dirty = min(log.compacted_to(), log.position.dense_from)
             if self.first_dirty > log.position.leo:
                 _logger.warning(
@@ -252,7 +255,8 @@ cdef class Compaction:
         return CompactionBacklog(clean, dirty, overdue, self.log.config.min_cleanable_dirty_ratio)
 
     cdef int build_map(self, bint drop_keyless) except -1:
-        """Note the newest record of each key, as far as memory goes. Raises CorruptBatchError, UsageError."""
+        """Note the newest record of each key, as far as memory goes. Raises CorruptBatchError, CorruptCheckpointError,
+        UsageError."""
         cdef SegmentedLog log = self.log
         cdef Segment segment
         cdef Py_ssize_t i
@@ -272,7 +276,7 @@ cdef class Compaction:
             log.config.delete_retention_ms, last_offsets, epochs_of_markers, array("q", chain.from_iterable(aborted)),
             drop_keyless,
         )
-        self.filter.end = self.first_dirty
+        self.filter.first_dirty = self.filter.end = self.first_dirty
         if self.first_dirty >= self.end:  # only tombstones can expire
             self.filter.end = self.end
             return 0
@@ -280,6 +284,9 @@ cdef class Compaction:
             segment = self.segments[i]
             if not self.learn(segment, self.end_of(i)):
                 break
+        i = self.filter.unconfirmed()
+        if i >= 0:
+            self.refuse_indexes(self.filter.aborted[3 * i + 2])
         if self.filter.end == self.first_dirty:
             raise UsageError(
                 f"{log.name}: dedupe_buffer_size = {log.config.dedupe_buffer_size} has no room for the keys of one "
@@ -287,12 +294,21 @@ cdef class Compaction:
             )
         return 0
 
+    cdef int refuse_indexes(self, int64_t offset) except -1:
+        """Raise CorruptCheckpointError: what was committed would be taken for aborted."""
+        cdef SegmentedLog log = self.log
+        raise CorruptCheckpointError(
+            f"{log.name}: the transaction indexes and the log disagree about the marker at offset {offset}: one of them "
+            "is damaged; delete the partition's .txnindex and .snapshot files while no process has it open, and they "
+            "are written again from the log; nothing was compacted", partition=log.name, offset=offset, path=log.path,
+        )
+
     cdef int64_t end_of(self, Py_ssize_t i) except -1:
         return self.end if i + 1 == len(self.segments) else (<Segment> self.segments[i + 1]).base_offset
 
     cdef bint learn(self, Segment segment, int64_t bound) except -1:
         """Note the keys of a segment; False when there was no room for all of them. Raises CorruptBatchError,
-        UsageError (a record without a key, where such are not to be dropped)."""
+        CorruptCheckpointError, UsageError (a record without a key, where such are not to be dropped)."""
         cdef RecordFilter filter = self.filter
         cdef Py_ssize_t size
         cdef Mapping mapping = self.map(segment, &size)
@@ -319,6 +335,8 @@ cdef class Compaction:
                 code = filter.learn_compressed(mapping.data, size, &at)
             if code == FULL:
                 return False
+            if code == UNCONFIRMED:
+                self.refuse_indexes(filter.chain)
             if code == KEYLESS:
                 raise UsageError(
                     f"{self.log.name}: the record at offset {filter.keyless} has no key, and compaction drops such "

@@ -12,6 +12,7 @@ cdef enum:
     FULL = 3  # the map of the keys, or the output
     CHANGED = 4  # the next batch does not stay as it is
     KEYLESS = 5  # a record has no key, and is not to be dropped
+    UNCONFIRMED = 6  # the next batch is a marker by which a transaction that is given as aborted is another
 
 
 cdef struct Retained:  # of the records of one batch
@@ -23,7 +24,8 @@ cdef struct Retained:  # of the records of one batch
 
 cdef class RecordFilter:
     cdef KeyMap keys
-    cdef int64_t end  # the map has all keyed records from the first dirty offset to here
+    cdef int64_t first_dirty
+    cdef int64_t end  # the map has all keyed records from first_dirty to here
     cdef bint drops_keyless  # records without a key go; else `learn` ends at the first
     cdef int64_t keyless  # its offset, after KEYLESS
     cdef int64_t now_ms
@@ -31,6 +33,7 @@ cdef class RecordFilter:
     cdef int64_t[::1] last_offsets  # of the newest batch of each producer, sorted
     cdef int64_t[::1] epochs_of_markers  # producer id, epoch of those whose epoch a marker alone has, sorted
     cdef int64_t[::1] aborted  # producer id, first and last offset of aborted transactions, sorted
+    cdef Py_ssize_t confirmed  # those of which the first pass has met the marker
     cdef uint8_t[::1] met  # for each of them, whether the second pass has met a batch of it
     cdef int64_t[::1] undecided  # producers of whose transaction it has met a batch, and no marker yet; sorted
     cdef Py_ssize_t undecided_count
@@ -58,6 +61,9 @@ cdef class RecordFilter:
     cdef int check(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) noexcept nogil
     cdef int learn_records(self, RecordCursor* c) noexcept nogil
     cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil
+    cdef bint is_to_go(self, const BatchHeader* h) noexcept nogil
+    cdef bint confirm(self, const uint8_t* p, const BatchHeader* h) noexcept nogil
+    cdef Py_ssize_t unconfirmed(self)
     cdef Py_ssize_t find_aborted(self, int64_t producer_id, int64_t offset) noexcept nogil
     cdef bint is_emptied(self, int64_t producer_id, int64_t last_offset) noexcept nogil
     cdef bint is_undecided(self, int64_t producer_id, Py_ssize_t* place) noexcept nogil

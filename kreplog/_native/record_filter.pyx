@@ -121,8 +121,8 @@ cdef class RecordFilter:
     cdef int learn(self, const uint8_t* data, Py_ssize_t size, Py_ssize_t stop, Py_ssize_t* at) noexcept nogil:
         """Note the keys of the batches of data[:size] from `at` on, which moves on, to `stop` or beyond.
 
-        Returns BATCH_OK; FULL, COMPRESSED_NEXT or KEYLESS before the batch that is the reason; or the error of the next
-        batch.
+        Returns BATCH_OK; FULL, COMPRESSED_NEXT, KEYLESS or UNCONFIRMED before the batch that is the reason; or the
+        error of the next batch.
         """
         cdef BatchHeader h
         cdef RecordCursor c
@@ -131,7 +131,10 @@ cdef class RecordFilter:
             code = self.check(data + at[0], size - at[0], &h)
             if code != BATCH_OK:
                 return code
-            if not h.attributes & CONTROL and not self.is_aborted(&h):
+            if h.attributes & CONTROL:
+                if not self.confirm(data + at[0], &h):
+                    return UNCONFIRMED
+            elif not self.is_aborted(&h):
                 if self.keys.count + h.record_count > self.keys.limit:
                     return FULL
                 if codec_of(&h) != 0 and h.record_count:
@@ -212,7 +215,7 @@ cdef class RecordFilter:
                 code = self.run_marker(p, &h, last)
                 if code != BATCH_OK:
                     return code
-            elif h.record_count == 0 or self.is_aborted(&h):
+            elif h.record_count == 0 or self.is_to_go(&h):
                 if not self.copies:
                     return CHANGED
                 if self.is_needed(&h, last):
@@ -308,6 +311,39 @@ cdef class RecordFilter:
     cdef bint is_aborted(self, const BatchHeader* h) noexcept nogil:
         """Whether the batch, no marker, is of an aborted transaction."""
         return h.attributes & TRANSACTIONAL and self.find_aborted(h.producer_id, h.base_offset) >= 0
+
+    cdef bint is_to_go(self, const BatchHeader* h) noexcept nogil:
+        """Whether the batch, no marker, is of an aborted transaction of which the first pass has met the marker: a
+        damaged transaction index does not delete what was committed."""
+        cdef Py_ssize_t i
+        if not h.attributes & TRANSACTIONAL:
+            return False
+        i = self.find_aborted(h.producer_id, h.base_offset)
+        return i >= 0 and self.first_dirty <= self.aborted[3 * i + 2] < self.end
+
+    cdef bint confirm(self, const uint8_t* p, const BatchHeader* h) noexcept nogil:
+        """Whether the control batch says of no aborted transaction that it is another."""
+        cdef Marker marker
+        cdef Py_ssize_t i = self.find_aborted(h.producer_id, h.base_offset)
+        if i < 0 or not read_marker(p, h, &marker):
+            return True
+        if marker.committed or self.aborted[3 * i + 2] != h.base_offset:
+            return False
+        self.confirmed += 1
+        return True
+
+    cdef Py_ssize_t unconfirmed(self):
+        """The number of the first aborted transaction that ends in [first_dirty, end) where the first pass has met no
+        marker of some; else -1."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t count = 0
+        cdef Py_ssize_t first = -1
+        for i in range(self.aborted.shape[0] // 3):
+            if self.first_dirty <= self.aborted[3 * i + 2] < self.end:
+                count += 1
+                if first < 0:
+                    first = i
+        return -1 if count == self.confirmed else first
 
     cdef Py_ssize_t find_aborted(self, int64_t producer_id, int64_t offset) noexcept nogil:
         """The number of the producer's aborted transaction in which the offset lies; -1 if it lies in none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import random
+import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from kreplog import Log, LogConfig
 from kreplog._native.state import STATE_NAME
+from kreplog.errors import CorruptCheckpointError
 from tests.reference import CONTROL, HEADER, Batch, Rec, encode_around, encode_records, split
 
 DAY = 86_400_000
@@ -93,6 +96,63 @@ def test_committed_records_are_compacted_as_any_others(tmp_path: Path) -> None:
         assert report is not None and offsets(log) == [1, 4, 5]
         log.compact(1001 + DAY, force=True)
         assert offsets(log) == [1, 5] and stable(log) == {b"a": b"new", b"c": b"1"}
+
+
+def test_markers_are_durable_before_what_their_transactions_supersede_goes(tmp_path: Path) -> None:
+    """They may stand beyond what is compacted, and beyond what is durable."""
+    path = tmp_path / "topic-0"
+    with Log.open(path, CONFIG) as log:
+        writer = Writer(log)
+        writer.write([(b"k", b"old")])
+        log.roll()
+        writer.write([(b"k", b"new")], 7)
+        log.roll()
+        log.flush()
+        writer.end(7, True)
+        log.compact(1000, force=True)
+        assert log.recovery_point == log.log_end_offset
+        shutil.copytree(path, tmp_path / "lost-0")
+        for segment in log.segments:
+            if segment.base_offset >= log.recovery_point:
+                (tmp_path / "lost-0" / f"{segment.base_offset:020}.log").write_bytes(b"")
+    with Log.open(tmp_path / "lost-0", CONFIG) as log:
+        log.advance_high_watermark(log.log_end_offset)
+        assert stable(log) == {b"k": b"new"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"first": 0},
+        {"last": 9},
+        {"last": 6},
+        {"producer": 8, "first": 0},
+        {"producer": 8, "first": 0, "last": 9},
+    ],
+)
+def test_a_damaged_transaction_index_deletes_nothing(tmp_path: Path, damage: dict[str, int]) -> None:
+    path = tmp_path / "topic-0"
+    with Log.open(path, CONFIG) as log:
+        writer = Writer(log)
+        for producer, committed in ((7, True), (8, True), (7, False), (8, True), (7, True)):
+            writer.write([(b"%d" % log.log_end_offset, b"value")], producer)
+            writer.end(producer, committed)
+        log.roll()
+        newest = stable(log)
+    (index,) = path.glob("*.txnindex")
+    entry = {"producer": 7, "first": 4, "last": 5}
+    assert struct.unpack(">hqqqq", index.read_bytes())[1:4] == tuple(entry.values())
+    index.write_bytes(struct.pack(">hqqqq", 0, *(entry | damage).values(), 10))
+    with Log.open(path, CONFIG) as log:
+        with pytest.raises(CorruptCheckpointError, match=r"topic-0: the transaction indexes .* delete .*nothing was"):
+            log.compact(1000, force=True)
+        assert len(offsets(log)) == 5
+    index.unlink()
+    for snapshot in path.glob("*.snapshot"):
+        snapshot.unlink()
+    with Log.open(path, CONFIG) as log:
+        log.compact(1000, force=True)
+        assert stable(log) == newest
 
 
 @pytest.mark.parametrize("attributes", [0, GZIP])
