@@ -9,7 +9,8 @@ newest, by which its sequence is known after a restart, or the last of a segment
 one begins. Records of aborted transactions go, and take no other's place.
 
 The marker of a transaction gets a delete horizon in a pass that meets no batch of it any more, and goes in one after
-that: else a recovery would take the transaction for open. It stays where nothing else has its producer's epoch.
+that: else a recovery would take the transaction for open. It stays where nothing else has its producer's epoch,
+and as the last of a segment.
 Source: Kafka's Cleaner, MemoryRecords.filterTo, CleanedTransactionMetadata.
 """
 
@@ -398,14 +399,14 @@ cdef class RecordFilter:
             self.write_whole(p, h)
             return BATCH_OK
         undecided = self.is_undecided(h.producer_id, &i)
-        if undecided or self.has_last_epoch(h) or h.attributes & DELETE_HORIZON and h.base_timestamp > self.now_ms:
+        if undecided or self.has_last_epoch(h) or h.attributes & DELETE_HORIZON and (
+            h.base_timestamp > self.now_ms or last  # and no header of it, at which kafka-python fails
+        ):
             self.write_whole(p, h)
         elif not self.copies:
             return CHANGED
         elif h.attributes & DELETE_HORIZON:
             self.drops_markers = True
-            if last:
-                self.write_empty(p, h)
         else:
             retained.count = h.record_count
             retained.tombstones = 1

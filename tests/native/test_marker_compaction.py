@@ -132,21 +132,25 @@ def headers(path: Path) -> Iterator[tuple[int, ...]]:
 
 
 def markers(path: Path) -> list[int]:
-    """The offsets of those that have their record."""
-    return [header[0] for header in headers(path) if header[5] & CONTROL and header[12]]
+    found = [header for header in headers(path) if header[5] & CONTROL]
+    assert all(header[12] == 1 for header in found), "clients need the record of a marker"
+    return [header[0] for header in found]
 
 
 def without_batch(path: Path) -> set[tuple[int, int]]:
-    """(producer id, epoch) of the markers before which there is no batch of their transaction."""
+    """(producer id, epoch) of the markers before which there is no batch of their transaction, but for the last of each
+    segment."""
     begun, found = set(), set()
-    for header in headers(path):
-        producer = header[9]
-        if not header[5] & CONTROL:
-            begun |= {producer} if header[5] & TRANSACTIONAL else set()
-        elif header[12] and producer not in begun:
-            found.add((producer, header[10]))
-        elif header[12]:
-            begun.remove(producer)
+    for name in sorted(path.glob("*.log")):
+        batches = [HEADER.unpack_from(data) for _, data in split(name.read_bytes())]
+        for header in batches:
+            producer = header[9]
+            if not header[5] & CONTROL:
+                begun |= {producer} if header[5] & TRANSACTIONAL else set()
+            elif producer in begun:
+                begun.remove(producer)
+            elif header is not batches[-1]:
+                found.add((producer, header[10]))
     return found
 
 
