@@ -1,8 +1,9 @@
 """UnreadableConfigs: a controller that has read the dynamic configs of a node keeps them while the node is unreadable.
 
-configs forgotten   a broker is sent others, by a controller that had read those before, until the node is repaired
+configs forgotten   a broker that has those of a controller is sent others by it, until the node is repaired
 
-A controller that is elected meanwhile cannot know them: brokers have their static settings under it.
+A controller that is elected meanwhile cannot know them: brokers have their static settings under it. It may know them
+later, while a request of before that is still on its way to a broker.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class UnreadableConfigs:
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate
         self._unreadable: dict[int | None, _Unreadable] = {}
+        self._epochs: dict[int, int] = {}  # by broker, of the controller whose configs it has
 
     def __contains__(self, subject: int | None) -> bool:
         return subject in self._unreadable
@@ -50,6 +52,10 @@ class UnreadableConfigs:
 
     def taken(self, broker: int, controller_epoch: int, before: BrokerConfigs, after: BrokerConfigs) -> None:
         """A broker has applied other configs, which a controller of that epoch has sent."""
+        same_controller = self._epochs.get(broker) == controller_epoch
+        self._epochs[broker] = controller_epoch
+        if not same_controller:
+            return
         for subject, former, current in ((broker, before.own, after.own), (None, before.default, after.default)):
             node = self._unreadable.get(subject)
             if node is not None and controller_epoch == node.controller_epoch and former == node.configs != current:
