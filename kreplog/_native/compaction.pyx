@@ -298,8 +298,8 @@ cdef class Compaction:
         """Raise CorruptCheckpointError: what was committed would be taken for aborted."""
         cdef SegmentedLog log = self.log
         raise CorruptCheckpointError(
-            f"{log.name}: the transaction indexes and the log disagree about the marker at offset {offset}: one of them "
-            "is damaged; delete the partition's .txnindex and .snapshot files while no process has it open, and they "
+            f"{log.name}: the transaction indexes and the log disagree about the marker at offset {offset}: one is "
+            "damaged; delete the partition's .txnindex and .snapshot files while no process has it open, and they "
             "are written again from the log; nothing was compacted", partition=log.name, offset=offset, path=log.path,
         )
 
