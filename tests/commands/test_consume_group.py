@@ -50,7 +50,7 @@ class Coordinator(FakeBroker):
         delay_s = delays_s.pop(0) if delays_s else 0.0
 
         def delayed(header: RequestHeader, frame: bytes) -> list[Any]:
-            time.sleep(delay_s)
+            time.sleep(delay_s)  # as a broker that is busy; in its own thread
             return answer(header, frame)
 
         return delayed

@@ -16,8 +16,7 @@ from pathlib import Path
 from kreplog import Log, LogConfig
 from kreplog._native.encoded import active_producers
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by
-from tests.faults.queue_power_loss import restore
+from tests.faults.swapped_transactions import play_lives
 from tests.faults.worlds import World, play_seeds, shim_of_life
 from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
@@ -54,7 +53,7 @@ def complete(world: World, rng: random.Random) -> None:
     shim.on_sync(None)
 
 
-def check_image(root: Path, torn: bool) -> None:
+def check_image(torn: bool, root: Path) -> None:
     """Raises AssertionError."""
     for snapshot in (root / "t-0").glob("*.snapshot") if torn else ():
         snapshot.write_bytes(b"")
@@ -68,22 +67,9 @@ def check_image(root: Path, torn: bool) -> None:
 
 
 def play(world: World) -> tuple[int, int]:
-    """Both lives of a seed, and some images after each; returns deaths and images."""
-    rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    deaths = images = 0
-    for life in (compact, complete):
-        code, _ = ends_by(partial(life, world, random.Random(f"{world.seed}-{life.__name__}")))
-        assert code in (0, -9), f"{life.__name__} ended with {code}"
-        deaths += code == -9
-        for ordered, torn in ((False, False), (True, False), (False, True), (True, True)):
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image, torn))
-            kind = "ordered" if ordered else "unordered"
-            assert code == 0, f"the {kind} image after {life.__name__} (snapshots torn: {torn}) ended with {code}"
-            images += 1
-    return deaths, images
+    """With the snapshots that there are, and with torn ones."""
+    kinds = ((False, False), (True, False), (False, True), (True, True))
+    return play_lives(world, (compact, complete), [(ordered, partial(check_image, torn)) for ordered, torn in kinds])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,20 +62,29 @@ def check_image(root: Path) -> None:
 
 
 def play(world: World) -> tuple[int, int]:
-    """Both lives of a seed, and some images after each; returns deaths and images."""
+    return play_lives(world, (compact, complete), [(ordered, check_image) for ordered in (False, True, False, False)])
+
+
+def play_lives(
+    world: World,
+    lives: Sequence[Callable[[World, random.Random], None]],
+    checks: Sequence[tuple[bool, Callable[[Path], None]]],
+) -> tuple[int, int]:
+    """The lives of a seed, one after another, and an image after each for every check; returns deaths and images.
+    checks: whether the image is ordered, and what must hold in it."""
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
     deaths = images = 0
-    for life in (compact, complete):
+    for life in lives:
         code, _ = ends_by(partial(life, world, random.Random(f"{world.seed}-{life.__name__}")))
         assert code in (0, -9), f"{life.__name__} ended with {code}"
         deaths += code == -9
-        for ordered in (False, True, False, False):
+        for number, (ordered, check) in enumerate(checks):
             image = world.folder / "image"
             restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image))
+            code, _ = ends_by(partial(check, image))
             kind = "ordered" if ordered else "unordered"
-            assert code == 0, f"the {kind} image after {life.__name__} ended with {code}"
+            assert code == 0, f"image {number}, {kind}, after {life.__name__} ended with {code}"
             images += 1
     return deaths, images
 

@@ -35,8 +35,8 @@ def test_a_delayed_fetch_completes_when_leadership_ends() -> None:
     shell = leader()
     shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
     shell.leader_and_isr(2, 2)
-    replies = [reply for reply in shell.effects if isinstance(reply, Reply) and reply.reply_to == "reader"]
-    assert replies[0].response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[union-attr]
+    reply = only([reply for reply in shell.effects if isinstance(reply, Reply) and reply.reply_to == "reader"], Reply)
+    assert reply.response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_an_isr_change_alone_retries_no_delayed_fetch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,10 @@ class Echo:
             raise RuntimeError("broken")
         self.seen.append(exchange)
 
+    async def has_seen(self, count: int) -> None:
+        """Wait until so many requests have come."""
+        await until(lambda: len(self.seen) >= count)
+
     def connect(self) -> socket.socket:
         sock = socket.create_connection((self.address.host, self.address.port))
         sock.setblocking(False)
@@ -121,7 +125,8 @@ def test_a_response_is_sent_at_once_or_together_with_those_that_follow(monkeypat
             assert await receive(sock, 3) == b"six"
             for number, large in ((7, [bytes(AT_ONCE_BYTES + 1)]), (8, [b"8"] * (AT_ONCE_BUFFERS + 1))):
                 sock.sendall(request(number))
-                await until(lambda so_far=number: len(echo.seen) == so_far)  # type: ignore[misc]
+                await echo.has_seen(number)
+                assert len(echo.seen) == number
                 sent.clear()
                 echo.seen[-1].respond(large)
                 assert sent == [], "it has an iteration of its own"
@@ -189,7 +194,7 @@ def test_a_connection_over_its_limit_is_not_read() -> None:
                 await asyncio.sleep(0.005)
             assert len(echo.seen) == 3
             for number in range(10):
-                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                await echo.has_seen(number + 1)
                 echo.seen[number].respond([b"%d" % number])
             assert await receive(sock, 10) == b"0123456789"
         echo.server.close()
@@ -203,13 +208,13 @@ def test_received_requests_over_the_limit_wait() -> None:
         with echo.connect() as sock:
             sock.sendall(b"".join(request(number) for number in range(10)))
             for number in range(10):
-                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                await echo.has_seen(number + 1)
                 assert len(echo.seen) <= number + 3
                 echo.seen[number].respond([b"%d" % number])
             assert await receive(sock, 10) == b"0123456789"
             sock.sendall(b"".join(request(number) for number in range(9)) + request(9, b"refuse") + request(10))
             for number in range(10, 19):
-                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                await echo.has_seen(number + 1)
                 echo.seen[number].respond([b"%d" % (number - 10)])
             received = await receive(sock, 10)
             assert b"012345678".startswith(received), "refused, and closed with what was not sent yet"
