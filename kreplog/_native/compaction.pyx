@@ -8,14 +8,24 @@ first segment that must not be looked at is dirty. Source: Kafka's LogCleaner, L
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
-from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
-from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, raise_corrupt, read_header, wall_clock_ms
+from kreplog._native.batch cimport (
+    BATCH_OK,
+    BatchHeader,
+    batch_size,
+    is_control,
+    next_offset_of,
+    raise_corrupt,
+    read_header,
+    wall_clock_ms,
+)
 from kreplog._native.columns cimport integer
 from kreplog._native.compaction_swap cimport create_cleaned, make_durable, swap
 from kreplog._native.files cimport FileHandle, Mapping, map_file
 from kreplog._native.key_map cimport KeyMap
 from kreplog._native.log cimport SegmentedLog
+from kreplog._native.markers cimport Marker, read_marker
 from kreplog._native.producers cimport ProducerState
 from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, KEYLESS, UNCONFIRMED, RecordFilter
 from kreplog._native.segment cimport Segment, remove
@@ -263,8 +273,7 @@ cdef class Compaction:
         cdef list aborted = []
         log.lock()
         try:
-            last_offsets = array("q", (<ProducerState> log.producers).last_offsets())
-            epochs_of_markers = array("q", chain.from_iterable((<ProducerState> log.producers).epochs_of_markers()))
+            producer_ids = (<ProducerState> log.producers).ids()
             segments = list(log._segments)
         finally:
             log.unlock()
@@ -273,8 +282,8 @@ cdef class Compaction:
         aborted.sort()
         self.filter = RecordFilter(
             KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
-            log.config.delete_retention_ms, last_offsets, epochs_of_markers, array("q", chain.from_iterable(aborted)),
-            drop_keyless,
+            log.config.delete_retention_ms, self.newest_of_producers(producer_ids),
+            array("q", chain.from_iterable(aborted)), drop_keyless,
         )
         self.filter.first_dirty = self.filter.end = self.first_dirty
         if self.first_dirty >= self.end:  # only tombstones can expire
@@ -293,6 +302,29 @@ cdef class Compaction:
                 f"batch, at offset {self.first_dirty}: raise it", partition=log.name, offset=self.first_dirty,
             )
         return 0
+
+    cdef object newest_of_producers(self, set producer_ids):
+        """The last offset of each producer's newest batch below the end, or of its newest marker where it has no batch
+        in its epoch; sorted. By these its state is found again where no snapshot has it. What lies beyond the end may
+        be truncated yet.
+
+        Raises FileNotFoundError where the log has lost a segment, LogClosedError, StorageError."""
+        cdef Segment segment
+        cdef Mapping mapping
+        cdef Py_ssize_t size
+        cdef Py_ssize_t at
+        cdef Py_ssize_t stop
+        cdef dict newest = {}
+        for segment in self.segments if producer_ids else ():
+            mapping = self.map(segment, &size)
+            at = 0
+            while at < size:
+                stop = min(at + PIECE, size)
+                with nogil:
+                    mapping.populate(at, stop)
+                at = note_newest(mapping.data, size, at, stop, newest)
+                self.throttle.spend(0)
+        return array("q", sorted([newest[known][1] for known in producer_ids & newest.keys()]))
 
     cdef int refuse_indexes(self, int64_t offset) except -1:
         """Raise CorruptCheckpointError: what was committed would be taken for aborted."""
@@ -591,3 +623,23 @@ def _give_modification_time(str source, str target):
         raise
     except OSError as error:
         raise error_of("cannot change the time of", target, error) from error
+
+
+cdef Py_ssize_t note_newest(
+    const uint8_t* data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t stop, dict newest
+) except -1:
+    """Note the (epoch, last offset, whether it is a batch) of each producer by the batches of data[:size] from `at` to
+    `stop`; return where the next begins. Nothing follows a damaged one: the passes over the records report it."""
+    cdef BatchHeader h
+    cdef Marker marker
+    while at < stop:
+        if read_header(data + at, size - at, &h) != BATCH_OK or batch_size(&h) > size - at:
+            return size
+        if h.producer_id >= 0 and not is_control(&h):
+            newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, True
+        elif h.producer_id >= 0 and read_marker(data + at, &h, &marker):
+            epoch, _, is_batch = newest.get(h.producer_id, (-1, -1, False))
+            if epoch != h.producer_epoch or not is_batch:
+                newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, False
+        at += batch_size(&h)
+    return at

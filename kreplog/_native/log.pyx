@@ -346,10 +346,10 @@ cdef class SegmentedLog(WritableLog):
 
     cdef int note_producer(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1:
         """Add a batch of `segment`, which is now in the log, to the state of its producer."""
+        if h.producer_id >= 0 and not self.position.has_producers & WITH_PRODUCERS:
+            self.position.has_producers |= WITH_PRODUCERS
+            self.state.publish(&self.position)
         if h.producer_id >= 0 and h.base_sequence >= 0:
-            if not self.position.has_producers & WITH_PRODUCERS:
-                self.position.has_producers |= WITH_PRODUCERS
-                self.state.publish(&self.position)
             self.producers.update(
                 h.producer_id, h.producer_epoch, h.base_sequence, h.base_offset,
                 h.base_offset + h.last_offset_delta, h.max_timestamp,

@@ -274,25 +274,9 @@ cdef class ProducerState:
         self._producers.clear()
         self._open.clear()
 
-    cdef list last_offsets(self):
-        """The last offset of each producer's newest batch, in order."""
-        cdef ProducerEntry producer
-        cdef list found = []
-        for producer in self._producers.values():
-            if producer.count:
-                found.append(_batch(producer, producer.count - 1).last_offset)
-        found.sort()
-        return found
-
-    cdef list epochs_of_markers(self):
-        """(producer id, epoch), in order, of the producers without a batch in their epoch, which a marker began."""
-        cdef ProducerEntry producer
-        cdef list found = []
-        for producer_id, producer in self._producers.items():
-            if producer.count == 0:
-                found.append((producer_id, producer.epoch))
-        found.sort()
-        return found
+    cdef set ids(self):
+        """The ids of all producers."""
+        return set(self._producers)
 
     cpdef list active(self):
         """An ActiveProducer for each producer."""

@@ -30,8 +30,7 @@ cdef class RecordFilter:
     cdef int64_t keyless  # its offset, after KEYLESS
     cdef int64_t now_ms
     cdef int64_t horizon_ms  # until when tombstones stay that are met for the first time
-    cdef int64_t[::1] last_offsets  # of the newest batch of each producer, sorted
-    cdef int64_t[::1] epochs_of_markers  # producer id, epoch of those whose epoch a marker alone has, sorted
+    cdef int64_t[::1] last_offsets  # of the batch, or marker, by which each producer is found again; sorted
     cdef int64_t[::1] aborted  # producer id, first and last offset of aborted transactions, sorted
     cdef Py_ssize_t confirmed  # those of which the first pass has met the marker
     cdef uint8_t[::1] met  # for each of them, whether the second pass has met a batch of it
@@ -69,7 +68,7 @@ cdef class RecordFilter:
     cdef bint is_undecided(self, int64_t producer_id, Py_ssize_t* place) noexcept nogil
     cdef bint note_batch(self, const BatchHeader* h) noexcept nogil
     cdef int run_marker(self, const uint8_t* p, const BatchHeader* h, bint last) noexcept nogil
-    cdef bint has_last_epoch(self, const BatchHeader* h) noexcept nogil
+    cdef bint is_newest(self, const BatchHeader* h) noexcept nogil
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil
     cdef int retain(self, RecordCursor* c, const BatchHeader* h, uint8_t* out, Retained* retained) noexcept nogil
     cdef int rebase(self, const BatchHeader* h, uint8_t* records, Retained* retained) noexcept nogil

@@ -84,15 +84,14 @@ cdef class RecordFilter:
 
     def __init__(
         self, KeyMap keys, int64_t dense_from, int64_t now_ms, int64_t delete_retention_ms, last_offsets,
-        epochs_of_markers, aborted, bint drops_keyless,
+        aborted, bint drops_keyless,
     ):
-        """last_offsets, epochs_of_markers, aborted: int64 arrays, sorted."""
+        """last_offsets, aborted: int64 arrays, sorted."""
         self.keys = keys
         self.dense_from = dense_from
         self.now_ms = now_ms
         self.horizon_ms = min(now_ms, (1 << 62) - delete_retention_ms) + delete_retention_ms
         self.last_offsets = last_offsets
-        self.epochs_of_markers = epochs_of_markers
         self.aborted = aborted
         self.met = bytearray(len(aborted) // 3)
         self.undecided = array("q", bytes(8 * LEAST_UNDECIDED))
@@ -370,7 +369,7 @@ cdef class RecordFilter:
         return last_offset < self.end and i >= 0 and not self.met[i]
 
     cdef bint is_undecided(self, int64_t producer_id, Py_ssize_t* place) noexcept nogil:
-        place[0] = lower_bound(self.undecided, 1, self.undecided_count, producer_id)
+        place[0] = lower_bound(self.undecided, self.undecided_count, producer_id)
         return place[0] < self.undecided_count and self.undecided[place[0]] == producer_id
 
     cdef bint note_batch(self, const BatchHeader* h) noexcept nogil:
@@ -399,7 +398,7 @@ cdef class RecordFilter:
             self.write_whole(p, h)
             return BATCH_OK
         undecided = self.is_undecided(h.producer_id, &i)
-        if undecided or self.has_last_epoch(h) or h.attributes & DELETE_HORIZON and (
+        if undecided or self.is_newest(h) or h.attributes & DELETE_HORIZON and (
             h.base_timestamp > self.now_ms or last  # and no header of it, at which kafka-python fails
         ):
             self.write_whole(p, h)
@@ -420,24 +419,18 @@ cdef class RecordFilter:
             memmove(&self.undecided[i], &self.undecided[i] + 1, (self.undecided_count - i) * sizeof(int64_t))
         return BATCH_OK
 
-    cdef bint has_last_epoch(self, const BatchHeader* h) noexcept nogil:
-        """Whether the marker is of its producer's epoch, in which there is no batch of it."""
-        cdef Py_ssize_t count = self.epochs_of_markers.shape[0] // 2
-        cdef Py_ssize_t i = lower_bound(self.epochs_of_markers, 2, count, h.producer_id)
-        return i < count and (
-            self.epochs_of_markers[2 * i] == h.producer_id and self.epochs_of_markers[2 * i + 1] == h.producer_epoch
-        )
+    cdef bint is_newest(self, const BatchHeader* h) noexcept nogil:
+        """Whether the state of its producer is found again by this batch, or marker."""
+        cdef int64_t wanted = next_offset_of(h) - 1
+        cdef Py_ssize_t i
+        if h.producer_id < 0:
+            return False
+        i = lower_bound(self.last_offsets, self.last_offsets.shape[0], wanted)
+        return i < self.last_offsets.shape[0] and self.last_offsets[i] == wanted
 
     cdef bint is_needed(self, const BatchHeader* h, bint last) noexcept nogil:
         """Whether the header of a batch without records stays."""
-        cdef Py_ssize_t i
-        cdef int64_t wanted = next_offset_of(h) - 1
-        if last:
-            return True
-        if h.producer_id < 0:
-            return False
-        i = lower_bound(self.last_offsets, 1, self.last_offsets.shape[0], wanted)
-        return i < self.last_offsets.shape[0] and self.last_offsets[i] == wanted
+        return last or self.is_newest(h)
 
     cdef int retain(self, RecordCursor* c, const BatchHeader* h, uint8_t* out, Retained* retained) noexcept nogil:
         """Copy the records that stay to `out`, which has room for all, as they stand."""
@@ -548,14 +541,14 @@ cdef class RecordFilter:
         self.length += HEADER_SIZE + retained.length
 
 
-cdef Py_ssize_t lower_bound(int64_t[::1] values, Py_ssize_t width, Py_ssize_t count, int64_t wanted) noexcept nogil:
-    """The number of the first of `count` sorted entries, `width` values each, whose first value is `wanted` or more."""
+cdef Py_ssize_t lower_bound(int64_t[::1] values, Py_ssize_t count, int64_t wanted) noexcept nogil:
+    """The number of the first of `count` sorted values that is `wanted` or more."""
     cdef Py_ssize_t low = 0
     cdef Py_ssize_t high = count
     cdef Py_ssize_t middle
     while low < high:
         middle = (low + high) >> 1
-        if values[width * middle] < wanted:
+        if values[middle] < wanted:
             low = middle + 1
         else:
             high = middle

@@ -32,6 +32,7 @@ class History:
     """All batches that were appended, and are not truncated."""
 
     batches: list[Batch] = field(default_factory=list)
+    commits: bool = True  # what is appended lies below the high watermark at once
 
     def write(self, log: Log, rows: list[tuple[bytes, bytes | None]], producer: int = -1) -> None:
         base = log.log_end_offset
@@ -52,7 +53,8 @@ class History:
     def _append(self, log: Log, batch: Batch) -> None:
         self.batches.append(batch)
         log.append_as_follower(encode(batch))
-        log.advance_high_watermark(log.log_end_offset)
+        if self.commits:
+            log.advance_high_watermark(log.log_end_offset)
 
     def truncate(self, end: int) -> None:
         self.batches = [batch for batch in self.batches if batch.last_offset < end]
@@ -182,6 +184,43 @@ def test_a_marker_goes_after_the_records_of_its_transaction(tmp_path: Path, comm
         assert markers(path) == [1, 3, 5]
         log.compact(2000 + DAY, force=True)
         assert markers(path) == [3, 5]
+        check(log, history)
+
+
+@pytest.mark.parametrize("bump", [False, True])
+def test_a_producer_is_found_again_though_its_newest_batch_is_truncated(tmp_path: Path, bump: bool) -> None:
+    """By the newest that compaction may look at, where no snapshot is left. bump: by a marker, which began it."""
+    path = tmp_path / "topic-0"
+    history = History()
+    with Log.open(path, CONFIG) as log:
+        for _ in range(3):
+            history.write(log, [(b"a", b"1")], 7)
+        history.end(log, 7, True, bump)
+        history.write(log, [(b"a", b"2")])
+        log.roll()
+        history.commits = False
+        history.write(log, [(b"a", b"3")], 7)
+        history.end(log, 7, True, bump=True)
+        for now_ms in (1000, 2000, 2001 + DAY):
+            log.compact(now_ms, force=True)
+        for snapshot in path.glob("*.snapshot"):
+            snapshot.unlink()
+        assert log.high_watermark == 5
+        history.truncate(log.truncate_to(5))
+        check(log, history)
+
+
+def test_of_the_markers_that_alone_have_an_epoch_the_newest_stays(tmp_path: Path) -> None:
+    path = tmp_path / "topic-0"
+    history = History()
+    with Log.open(path, CONFIG) as log:
+        for _ in range(9):
+            history.end(log, 7, False, bump=False)
+        history.write(log, [(b"a", b"1")])
+        log.roll()
+        for now_ms in (1000, 2001 + DAY):
+            log.compact(now_ms, force=True)
+        assert markers(path) == [8]
         check(log, history)
 
 

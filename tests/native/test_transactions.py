@@ -245,6 +245,27 @@ def test_what_is_refused_of_producers_and_coordinators(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("left", ["closed", "killed", "without its snapshot"])
+def test_an_epoch_that_a_marker_began_fences_after_the_log_is_opened_again(tmp_path: Path, left: str) -> None:
+    """Though no producer has a batch with a sequence here: its transaction wrote elsewhere."""
+    path = tmp_path / "t-0"
+    log = Log.open(path)
+    log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=5)
+    if left == "killed":
+        writable.abandon(log)
+    else:
+        log.close()
+    if left == "without its snapshot":
+        for name in path.glob("*.snapshot"):
+            name.unlink()
+    with Log.open(path) as log:
+        with pytest.raises(ProducerFencedError):
+            log.append_batches(sent(7, 0, b"late", epoch=1), transactional=True)
+        with pytest.raises(CoordinatorFencedError, match="epoch 4"):
+            log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=4)
+        assert log.log_end_offset == 1
+
+
 def test_a_follower_has_the_same_index(tmp_path: Path) -> None:
     """It learns of transactions by the leader's batches, which it also gets many at a time."""
     leader = Log.open(tmp_path / "l-0", LogConfig(replicated=True))
