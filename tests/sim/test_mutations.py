@@ -97,6 +97,7 @@ FOUND = {
     "followers-evict-each-other": 1,
     "followers-serve-uncommitted": 15,
     "forgotten-epochs-trusted": 365,
+    "former-id-ends-again": 94986,
     "future-broker-epoch-accepted": 59,
     "future-controller-epoch-accepted": 6,
     "gap-in-partition-numbers": 26,

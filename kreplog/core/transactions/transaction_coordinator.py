@@ -495,7 +495,11 @@ class TransactionCoordinator:
         if request.producer_id == stored.producer_id:
             given = stored.next_producer_id != NO_PRODUCER_ID or not self._is_used_up(stored.producer_epoch)
             return given and request.producer_epoch == stored.producer_epoch - 1
-        return request.producer_id == stored.previous_producer_id and request.producer_epoch >= self._last_epoch
+        return (
+            stored.producer_epoch == 0  # a later one is of another producer, which has begun since
+            and request.producer_id == stored.previous_producer_id
+            and request.producer_epoch >= self._last_epoch
+        )
 
     def _next_epoch(self, transaction: TransactionalId, request: EndTxnRequest) -> dict[str, int]:
         """Fields of a decision: markers are of the next epoch, so that they fence what is late (KIP-890)."""

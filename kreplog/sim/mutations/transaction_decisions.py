@@ -24,7 +24,7 @@ from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
-from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.core.transactions.transaction_states import ENDED, TransactionState
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 from kreplog.types import TopicPartition
@@ -46,6 +46,20 @@ def _completion_fences_its_producer() -> list[Patch]:
 
     def retried(self: TransactionCoordinator, transaction: TransactionalId, request: EndTxnRequest) -> bool:
         return not transaction.pending and right(self, transaction, request)
+
+    return [(TransactionCoordinator, "_is_retried_end", retried)]
+
+
+@MUTATIONS.add("former-id-ends-again")
+def _former_id_ends_again() -> list[Patch]:
+    """A producer whose epochs were used up, and which ends its transaction once more since it has had no response, gets
+    the epoch of another that has begun since."""
+    right = TransactionCoordinator._is_retried_end
+
+    def retried(self: TransactionCoordinator, transaction: TransactionalId, request: EndTxnRequest) -> bool:
+        stored = transaction.stored
+        former = stored.client_version >= 2 and request.producer_id == stored.previous_producer_id
+        return right(self, transaction, request) or (former and transaction.state in ENDED)
 
     return [(TransactionCoordinator, "_is_retried_end", retried)]
 

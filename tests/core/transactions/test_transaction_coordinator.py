@@ -356,8 +356,10 @@ def end_second(shell: Shell, epoch: int, committed: bool = True, producer_id: in
     return shell.request(EndTxnRequest("id", producer_id, epoch, committed, True, new_id))
 
 
-def for_leader(shell: Shell, *partitions: TopicPartition, epoch: int = 0, verify_only: bool = False) -> Any:
-    return shell.request(AddPartitionsToTxnRequest("id", 100, epoch, partitions, True, verify_only))
+def for_leader(
+    shell: Shell, *partitions: TopicPartition, epoch: int = 0, verify_only: bool = False, producer_id: int = 100
+) -> Any:
+    return shell.request(AddPartitionsToTxnRequest("id", producer_id, epoch, partitions, True, verify_only))
 
 
 def test_kip_890_the_epoch_is_bumped_at_each_end_and_the_markers_have_it() -> None:
@@ -444,6 +446,20 @@ def test_kip_890_the_epoch_that_fenced_a_producer_whose_epochs_are_used_up_is_no
     assert shell.state == "CompleteAbort"
     assert end_second(shell, 1, committed=False).error is ErrorCode.PRODUCER_FENCED
     assert shell.init(302) == InitProducerIdResponse(ErrorCode.NONE, 302, 0)
+
+
+def test_kip_890_an_end_that_is_sent_again_after_another_producer_has_begun_is_fenced() -> None:
+    """Also where it had used up the epochs of the former id: else both would go on in one epoch."""
+    shell = Shell(last_epoch=2)
+    shell.init()
+    shell.init(301)
+    shell.init(301)
+    for_leader(shell, A, epoch=2)
+    assert end_second(shell, 2, new_id=302) == EndTxnResponse(ErrorCode.NONE, 302, 0)
+    assert shell.init(303) == InitProducerIdResponse(ErrorCode.NONE, 302, 1)
+    for_leader(shell, A, producer_id=302, epoch=1)
+    assert end_second(shell, 1, producer_id=302) == EndTxnResponse(ErrorCode.NONE, 302, 2)
+    assert end_second(shell, 2, new_id=304).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_kip_890_a_leader_has_a_partition_verified() -> None:
