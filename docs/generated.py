@@ -1,8 +1,8 @@
 """What pages take from the code when they are built: the protocol table, the settings, the coverage of known flaws.
 
-Directives: `protocol-table`, `settings-table KIND` (broker, topic or log), `coverage NUMBER`. Each makes Markdown that
-is parsed where the directive stands, so that nothing generated is kept. Docstrings are made fit for Sphinx as well, and
-compiled methods get the signatures of their stubs.
+Directives: `protocol-table`, `settings-table KIND` (broker, refused, topic or log), `coverage NUMBER`. Each makes
+Markdown that is parsed where the directive stands, so that nothing generated is kept. Docstrings are made fit for
+Sphinx as well, and compiled methods get the signatures of their stubs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import ValueType, field_type
 from kreplog.server import settings, zookeeper_settings
+from kreplog.server.settings_of_kafka import REFUSED
 from kreplog.sim import mutations
 from kreplog.tls import TLS_NAMES, TlsSettings
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -378,7 +379,16 @@ def _of_kafka_field(field: str) -> str:
     return _of_kafka(names[field])
 
 
-SETTINGS_TABLES = {"broker": _broker_settings, "topic": _topic_settings, "log": _log_settings}
+def _refused_settings() -> str:
+    return _table(("Setting of Kafka", "Here"), [(f"`{name}`", reason) for name, reason in REFUSED.items()])
+
+
+SETTINGS_TABLES = {
+    "broker": _broker_settings,
+    "refused": _refused_settings,
+    "topic": _topic_settings,
+    "log": _log_settings,
+}
 
 
 def coverage(flaw: int) -> str:

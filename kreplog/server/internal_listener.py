@@ -25,12 +25,6 @@ _HOW = (
     "inter.broker.listener.name = INTERNAL, inter.broker.key.file = PATH"
 )
 
-NOT_NEEDED = {
-    "sasl.mechanism.inter.broker.protocol": "brokers prove the cluster's key (inter.broker.key.file) to each other",
-    "control.plane.listener.name": "requests of controllers have the internal listener, which clients cannot reach",
-}
-"""Settings of Kafka's listeners of brokers that a broker here refuses, and why it needs none."""
-
 
 class Listeners(NamedTuple):
     """The listeners of a broker. internal: that for other brokers. name: of that, None if it is not in `listeners`.

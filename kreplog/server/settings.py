@@ -53,7 +53,7 @@ from kreplog.server.broker_values import (
     SUPER_USERS,
     some_of,
 )
-from kreplog.server.internal_listener import LISTENER_NAME, NOT_NEEDED, SECURITY_PROTOCOL, separate
+from kreplog.server.internal_listener import LISTENER_NAME, SECURITY_PROTOCOL, separate
 from kreplog.server.listeners import (
     DEFAULT_PROTOCOLS,
     WILDCARDS,
@@ -63,6 +63,7 @@ from kreplog.server.listeners import (
     with_protocols,
 )
 from kreplog.server.settings_file import read_file
+from kreplog.server.settings_of_kafka import REFUSED
 from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
 from kreplog.types import SecurityProtocol, is_loopback
 
@@ -237,8 +238,8 @@ def check(
     for name, (value, source) in given.items():
         if name in RENAMED:
             raise UsageError(f"{name} in {source} is called {RENAMED[name]}: rename it there")
-        if name in NOT_NEEDED:
-            raise UsageError(f"{name} in {source} is no setting here: {NOT_NEEDED[name]}; take it out there")
+        if name in REFUSED:
+            raise UsageError(f"{name} in {source} is no setting here: {REFUSED[name]}; take it out there")
         if name.startswith(_OF_LISTENER):
             listener, _, setting = name.removeprefix(_OF_LISTENER).partition(".")
             if setting not in PER_LISTENER:

@@ -11,6 +11,7 @@ from kreplog.errors import UsageError
 from kreplog.server.listeners import Listener
 from kreplog.server.runtime.starting import log_config_of
 from kreplog.server.settings import SETTINGS, check, given_value, load
+from kreplog.server.settings_of_kafka import REFUSED
 
 NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
 
@@ -108,6 +109,8 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
         ("log.message.timestamp.type", "Now", "log.message.timestamp.type = 'Now' in the command line: choose one of"),
         ("broker.id", "1_0", "must be an integer"),
         ("flush.messages", 1, "flush.messages in the command line is called log.flush.interval.messages"),
+        ("log.retention.hours", 168, "is no setting here: write log.retention.ms, in milliseconds; take it out"),
+        ("num.io.threads", 8, "is no setting here: one event loop serves all connections of a broker; take it out"),
         ("no.such.setting", 1, "no.such.setting in the command line is not a setting of a broker"),
         (
             "group.consumer.heartbeat.interval.ms",
@@ -161,3 +164,10 @@ def test_cleaner_threads_share_the_dedupe_buffer() -> None:
 def test_a_former_name_in_the_environment_is_not_lost_in_silence() -> None:
     with pytest.raises(UsageError, match=r"is called log\.flush\.interval\.messages"):
         check({"broker.id": 0}, "file", {"KREPLOG_FLUSH_MESSAGES": "1"}, {})
+
+
+def test_what_is_refused_of_kafkas_settings_is_no_setting_and_names_such_as_are() -> None:
+    assert not REFUSED.keys() & SETTINGS.keys()
+    for name, reason in REFUSED.items():
+        advised = {word.strip("`,;()=") for word in reason.split() if word.count(".") and "..." not in word}
+        assert advised <= SETTINGS.keys(), name
