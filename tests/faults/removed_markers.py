@@ -27,9 +27,7 @@ PASSES, CALLS = 6, 1200
 COMMITTED = {b"%d" % (number % KEYS): b"%d" % number for number in range(0, TRANSACTIONS, 2)}
 
 
-def compact(world: World, rng: random.Random) -> None:
-    path = world.live / "t-0"
-    shim = shim_of_life(world, rng, 0)
+def write(path: Path) -> None:
     with Log.open(path, CONFIG) as log:
         for number in range(TRANSACTIONS):
             producer, sequence = number % PRODUCERS, number // PRODUCERS
@@ -38,6 +36,12 @@ def compact(world: World, rng: random.Random) -> None:
             log.append_batches(encode(batch), transactional=True)
             log.append_transaction_marker(producer, 0, committed=number % 2 == 0, coordinator_epoch=0)
         log.roll()
+
+
+def compact(world: World, rng: random.Random) -> None:
+    path = world.live / "t-0"
+    shim = shim_of_life(world, rng, 0)
+    write(path)
     with Log.open(path, CONFIG) as log:
         shim.arm(faults.ALL_WRITES, str(world.live), rng.randint(1, CALLS), mode=faults.KILL_BEFORE)
         for number in range(PASSES):
@@ -58,12 +62,22 @@ def check_image(torn: bool, root: Path) -> None:
     for snapshot in (root / "t-0").glob("*.snapshot") if torn else ():
         snapshot.write_bytes(b"")
     with Log.open(root / "t-0", CONFIG) as log:
-        found = {record.key: record.value for record in log.read(isolation="read_committed")}
-        assert found == COMMITTED, found
-        assert log.last_stable_offset == log.log_end_offset
-        assert {active.producer_id: active.producer_epoch for active in active_producers(log)} == dict.fromkeys(
-            range(PRODUCERS), 0
-        )
+        check_log(log)
+
+
+def check_log(log: Log) -> None:
+    """Raises AssertionError."""
+    check_committed(log)
+    assert {active.producer_id: active.producer_epoch for active in active_producers(log)} == dict.fromkeys(
+        range(PRODUCERS), 0
+    )
+
+
+def check_committed(log: Log) -> None:
+    """Of a reader as well: raises AssertionError."""
+    found = {record.key: record.value for record in log.read(isolation="read_committed")}
+    assert found == COMMITTED, found
+    assert log.last_stable_offset == log.log_end_offset
 
 
 def play(world: World) -> tuple[int, int]:

@@ -32,6 +32,23 @@ def test_broken_off_at_every_file_call(folder: Path, shim: Path, kind: str, mode
         assert sum(broken_off for _, broken_off in runs) * stride > 10, output
 
 
+@pytest.mark.parametrize(
+    ("mode", "stride"),
+    [
+        ("full", 83),
+        ("kill", 149),
+        *(pytest.param(mode, 1, marks=pytest.mark.long) for mode in MODES),
+    ],
+)
+def test_removal_of_markers_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, stride: int) -> None:
+    """With transaction indexes, which are written anew."""
+    output = run_driver("removed_markers_calls", folder, mode, stride, shim=shim)
+    match = re.search(r"calls=(\d+) broken_off=(\d+)", output)
+    assert match, output
+    if mode not in ("short", "memory"):  # which nobody need notice
+        assert int(match[2]) * stride > 100, output
+
+
 @pytest.mark.parametrize("stride", [101, pytest.param(1, marks=pytest.mark.long)])
 def test_what_a_swap_leaves_is_damaged_before_recovery(
     folder: Path, shim: Path, stride: int, figure: Callable[[str], None]

@@ -276,13 +276,13 @@ class _Watching(threading.Thread):
         for partition in itertools.cycle(load.partitions):
             if not load.reading:
                 break
+            time.sleep(0.02)  # it is to look now and then, not to be the load
             try:
                 result = self._consumer.get_watermark_offsets(Place(load.topic, partition.partition), 2.0, cached=False)
             except KafkaException:
                 continue
             if result is not None:
                 _add_watermark(load, partition, self.name, result[1], "list")
-            time.sleep(0.02)  # it is to look now and then, not to be the load
         self._consumer.close()
 
 
