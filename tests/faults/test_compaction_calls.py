@@ -37,10 +37,10 @@ def test_broken_off_at_every_file_call(folder: Path, shim: Path, kind: str, mode
     [
         ("full", 83),
         ("kill", 149),
-        *(pytest.param(mode, 1, marks=pytest.mark.long) for mode in MODES),
+        *(pytest.param(mode, 7, marks=pytest.mark.long) for mode in MODES),
     ],
 )
-def test_removal_of_markers_broken_off_at_every_file_call(folder: Path, shim: Path, mode: str, stride: int) -> None:
+def test_removal_of_markers_broken_off_at_file_calls(folder: Path, shim: Path, mode: str, stride: int) -> None:
     """With transaction indexes, which are written anew."""
     output = run_driver("removed_markers_calls", folder, mode, stride, shim=shim)
     match = re.search(r"calls=(\d+) broken_off=(\d+)", output)
