@@ -23,8 +23,11 @@ from kreplog.sim.machines.scheduler import MS
 from kreplog.sim.trace import TraceLine
 
 REST_LIMIT_MS = 100_000 + SEQUENCE_GAP_GRACE_MS
-"""Time that the cluster may take to come to rest after the last fault: up to a minute for a follower whose replication
-is throttled, and a reassignment that it completes begins another leader epoch."""
+"""Time that the cluster may take to come to rest after the last fault."""
+
+THROTTLED_REST_LIMIT_MS = 300_000 + SEQUENCE_GAP_GRACE_MS
+"""As REST_LIMIT_MS, where replication is throttled: one leader may have to send all partitions to two followers each,
+and a reassignment that they complete begins another leader epoch."""
 
 REST_CHECK_MS = 200
 CALM_MS = 1000
@@ -118,7 +121,12 @@ def _run(cluster: Cluster) -> list[Violation]:
     scheduler = cluster.scheduler
     _run_until(cluster, cluster.plan.duration_ms * MS)
     cluster.injector.heal()
-    limit_us = scheduler.now_us + REST_LIMIT_MS * MS
+    limit_ms = (
+        THROTTLED_REST_LIMIT_MS
+        if cluster.plan.config.leader_replication_throttled_rate == faults.THROTTLED_RATE
+        else REST_LIMIT_MS
+    )
+    limit_us = scheduler.now_us + limit_ms * MS
     _run_until(cluster, scheduler.now_us + CALM_MS * MS)
     cluster.stop_clients()
     unrest = cluster.unrest()
@@ -131,7 +139,7 @@ def _run(cluster: Cluster) -> list[Violation]:
     violations = [*cluster.failures, *cluster.verdict(at_rest=unrest is None and not cluster.broken)]
     if unrest is not None and not violations:
         reason, partitions = unrest
-        text = f"{REST_LIMIT_MS // 1000} s after the last fault {reason}"
+        text = f"{limit_ms // 1000} s after the last fault {reason}"
         violations.append(Violation("not at rest", text, partitions))
     elif not cluster.clients_done() and not violations:
         waiting = [name for name, client in cluster.clients.items() if not client.done]

@@ -41,7 +41,7 @@ def test_broken_off_at_every_file_call(folder: Path, shim: Path, kind: str, mode
     ],
 )
 def test_removal_of_markers_broken_off_at_file_calls(folder: Path, shim: Path, mode: str, stride: int) -> None:
-    """With transaction indexes, which are written anew."""
+    """With the transaction indexes of the segments."""
     output = run_driver("removed_markers_calls", folder, mode, stride, shim=shim)
     match = re.search(r"calls=(\d+) broken_off=(\d+)", output)
     assert match, output

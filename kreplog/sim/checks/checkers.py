@@ -127,7 +127,7 @@ class Checkers:
         self.fetches = FetchChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated, leader_of)
-        self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of)
+        self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of, self._is_owned_deleted)
         self.transactions = TransactionChecker(self._transaction_violated)
         disks.observe(self)
         history.listener = self.observe
@@ -168,13 +168,18 @@ class Checkers:
         found = self.models.get((partition, topic_id))
         if found is None:
             found = self.models[partition, topic_id] = PartitionModel(partition, topic_id, self._configs.of(topic_id))
-            if self._is_deleted(found):
+            if self._is_deleted(topic_id, partition.partition):
                 self.excuse(found, _DELETION)
         return found
 
-    def _is_deleted(self, model: PartitionModel) -> bool:
-        """Whether its deletion was requested."""
-        return (model.topic_id, -1) in self._deleted or (model.topic_id, model.partition.partition) in self._deleted
+    def _is_owned_deleted(self, owned: str) -> bool:
+        """As _is_deleted, of the topic id and the number that a member reports."""
+        topic_id, _, number = owned.rpartition("-")
+        return self._is_deleted(topic_id, int(number))
+
+    def _is_deleted(self, topic_id: str, number: int) -> bool:
+        """Whether the deletion of a partition was requested."""
+        return (topic_id, -1) in self._deleted or (topic_id, number) in self._deleted
 
     def excuse(self, model: PartitionModel, reason: str) -> None:
         if not model.excused:
@@ -580,7 +585,7 @@ class Checkers:
         on_disk = self.disks.disk(broker).on_disk()
         for (partition, topic_id), model in self.models.items():
             gone = on_disk.get(partition) != topic_id == self._replaced.get(broker, {}).get(partition)
-            if gone and broker in model.members and not self._is_deleted(model):
+            if gone and broker in model.members and not self._is_deleted(model.topic_id, model.partition.partition):
                 text = f"broker {broker} clears its unclean mark, but its replica of {partition} was lost with the disk"
                 self.violate("clean too early", text, None)
         if not_durable:

@@ -20,7 +20,10 @@ class Observed:
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
-        self.checker = ConsumerGroupChecker(lambda kind, text, partition: self.kinds.append(kind), lambda _: LEADER)
+        self.deleted: set[str] = set()
+        self.checker = ConsumerGroupChecker(
+            lambda kind, text, partition: self.kinds.append(kind), lambda _: LEADER, self.deleted.__contains__
+        )
 
     def owns(self, client: str, at_ms: int, *owned: str, until_ms: int = 1000, broker: int = LEADER) -> None:
         event = PartitionsOwned(at_ms, HOME, "", client, f"{client}-1", 3, broker, owned, until_ms)
@@ -43,6 +46,13 @@ def test_a_partition_has_one_owner_at_a_time(observed: Observed) -> None:
     assert observed.kinds == []
     observed.owns("b", 30, "t-0", "t-1")
     assert observed.kinds == ["two owners"]
+
+
+def test_a_deleted_partition_has_no_owner(observed: Observed) -> None:
+    observed.deleted.add("t-0")
+    observed.owns("a", 0, "t-0")
+    observed.owns("b", 10, "t-0")
+    assert observed.kinds == []
 
 
 def test_ownership_ends_with_the_session(observed: Observed) -> None:
