@@ -36,7 +36,7 @@ from kreplog.errors import (
 )
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.handlers.topics import TopicView, TopicViews
-from kreplog.server.network.repeated_failures import RepeatedFailures
+from kreplog.server.monitoring.repeated_failures import RepeatedFailures
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out

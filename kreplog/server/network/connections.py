@@ -31,6 +31,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.managed_log import close_idle_files
 from kreplog.server.listeners import Listener
+from kreplog.server.monitoring.repeated_failures import is_power_of_two
 from kreplog.server.network.connection_quotas import ConnectionRate
 from kreplog.server.network.internal import socket_name
 from kreplog.server.runtime.pauses import call_paced, has_socket_time
@@ -71,11 +72,6 @@ _OWN_MEMORY = (bytes, bytearray)
 """Types whose buffers take the broker's memory; records are views of mapped segments, which do not."""
 
 Frame = bytes | bytearray
-
-
-def is_power_of_two(count: int) -> bool:
-    """Whether to log a repeated failure, by its number: the 1st, 2nd, 4th, 8th... only, lest they flood the log."""
-    return count & (count - 1) == 0
 
 
 def peer_of(sock: socket.socket) -> str:

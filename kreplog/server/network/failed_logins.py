@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kreplog.server.network.repeated_failures import RepeatedFailures
+from kreplog.server.monitoring.repeated_failures import RepeatedFailures
 
 _log = logging.getLogger("kreplog.server")
 

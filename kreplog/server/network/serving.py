@@ -25,20 +25,19 @@ from kreplog.errors import InvariantError, PeerProtocolError, UsageError
 from kreplog.server.clock import monotonic_ms
 from kreplog.server.listeners import Listener
 from kreplog.server.monitoring.counters import Requests
+from kreplog.server.monitoring.repeated_failures import RepeatedFailures, is_power_of_two
 from kreplog.server.network.client_quotas import RequestCharge, begin_charge
 from kreplog.server.network.connection_quotas import ConnectionQuotas, ConnectionRate, ThrottledSockets
 from kreplog.server.network.connections import (
     ConnectionMemory,
     Frame,
     ListeningSocket,
-    is_power_of_two,
     own_bytes,
     peer_of,
 )
 from kreplog.server.network.failed_logins import FailedLogins, Origin
 from kreplog.server.network.internal import authenticate, channel_binding, check_peer_user, endpoint_name
 from kreplog.server.network.muted_connections import MutedConnections
-from kreplog.server.network.repeated_failures import RepeatedFailures
 from kreplog.server.network.tls_connections import connection_over
 from kreplog.server.network.tls_handshakes import MAX_TLS_HANDSHAKES, TlsHandshakes
 from kreplog.server.network.tls_listeners import TlsListener

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kreplog.core.security.principal import Principal
-from kreplog.server.network.connections import is_power_of_two, peer_of
+from kreplog.server.monitoring.repeated_failures import is_power_of_two
+from kreplog.server.network.connections import peer_of
 from kreplog.server.network.tls_listeners import TlsListener
 from kreplog.server.network.tls_streams import Wanted, until_ready
 from kreplog.tls import TlsSocket, accept_tls

@@ -20,7 +20,7 @@ from joserfc.jwk import ECKey, RSAKey
 
 from kreplog.config import SaslConfig
 from kreplog.errors import AuthenticationError
-from kreplog.server.network.connections import is_power_of_two
+from kreplog.server.monitoring.repeated_failures import is_power_of_two
 from kreplog.web_request import fetch
 
 _log = logging.getLogger("kreplog.server")

@@ -21,7 +21,7 @@ from kreplog.core.events import Event, GroupRecordsRead, Received
 from kreplog.core.messages import ProduceResponse
 from kreplog.managed_log import ManagedLog
 from kreplog.server.clock import wall_clock_ms
-from kreplog.server.network.repeated_failures import RepeatedFailures
+from kreplog.server.monitoring.repeated_failures import RepeatedFailures
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.replica import Replica

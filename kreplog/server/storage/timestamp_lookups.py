@@ -15,7 +15,7 @@ from kreplog.core.events import OffsetFound
 from kreplog.core.replication.listings import timestamp_to_find
 from kreplog.errors import LogClosedError, OffsetOutOfRangeError, StorageError
 from kreplog.managed_log import ManagedLog
-from kreplog.server.network.repeated_failures import RepeatedFailures
+from kreplog.server.monitoring.repeated_failures import RepeatedFailures
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.replica import Replica
 from kreplog.types import TopicPartition

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from kreplog.server.network import repeated_failures
+from kreplog.server.monitoring import repeated_failures
+from kreplog.server.monitoring.repeated_failures import LINES_PER_SECOND
 from kreplog.server.network.failed_logins import FailedLogins, Origin
-from kreplog.server.network.repeated_failures import LINES_PER_SECOND
 
 FLOOD = Origin("SASL_SSL", "SCRAM-SHA-256", "10.0.0.66")
 

@@ -11,12 +11,16 @@ import logging
 from collections.abc import Callable, Hashable
 
 from kreplog.server.clock import monotonic_ms
-from kreplog.server.network.connections import is_power_of_two
 
 _log = logging.getLogger("kreplog.server")
 
 MAX_REMEMBERED = 10_000
 LINES_PER_SECOND = 100
+
+
+def is_power_of_two(count: int) -> bool:
+    """Whether to log a repeated failure, by its number: the 1st, 2nd, 4th, 8th... only, lest they flood the log."""
+    return count & (count - 1) == 0
 
 
 class RepeatedFailures:
