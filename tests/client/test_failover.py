@@ -118,6 +118,7 @@ def test_a_suspended_leader_is_given_up_after_the_request_timeout(own_cluster: L
             with Producer(own_cluster.bootstrap(), request_timeout_s=1) as producer:
                 producer.append_arrow(topic.name, pa.table({"value": [b"b"]}), partition=0)
             assert table(read_all(consumer, 1))["value"].to_pylist() == [b"b"]
+    own_cluster.start()  # waits until it serves again
 
 
 def test_with_every_broker_gone_calls_end_with_an_error(own_cluster: LocalCluster) -> None:
