@@ -475,11 +475,12 @@ class Disk:
     def crash(self, lose_cache: bool, rng: Random) -> list[Loss]:
         """Kill the process, with lose_cache by a power failure; return the lost records, for the checkers.
 
-        A broker that is down can only lose power.
+        A broker that is down can only lose power. A stray beside a new replica of its topic loses nothing that counts.
         """
         losses = []
         strays = [(partition, self.strays[partition, topic_id]) for partition, topic_id in sorted(self.strays)]
         for partition, replica in [*sorted(self._replicas.items()), *strays]:
+            present = self._replicas.get(partition, replica)
             if replica.replaced is not None and lose_cache and rng.random() < 0.5:
                 replica.files, replica.durable = replica.replaced
             replica.replaced = None
@@ -488,7 +489,7 @@ class Disk:
             replica.settle_torn()
             if lose_cache:
                 end, tear = rng.choice(replica.files.cuts(replica.durable, replica.leo)), rng.randrange(3)
-                if end < replica.leo:
+                if end < replica.leo and (present is replica or present.topic_id != replica.topic_id):
                     losses.append(Loss(self.broker, partition, replica.topic_id, end, replica.leo))
                 replica.files.lose(end, tear)
                 replica.leo = replica.durable = end
