@@ -346,7 +346,7 @@ cdef class SegmentedLog(WritableLog):
 
     cdef int note_producer(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1:
         """Add a batch of `segment`, which is now in the log, to the state of its producer."""
-        if h.producer_id >= 0 and not self.position.has_producers & WITH_PRODUCERS:
+        if h.producer_id >= 0 and not (self.read_only or self.position.has_producers & WITH_PRODUCERS):
             self.position.has_producers |= WITH_PRODUCERS
             self.state.publish(&self.position)
         if h.producer_id >= 0 and h.base_sequence >= 0:

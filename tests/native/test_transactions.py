@@ -18,6 +18,7 @@ from kreplog._native.arrow import ArrowBuilder
 from kreplog._native.batch import decode
 from kreplog._native.fetched import FetchedBatches
 from kreplog._native.reader import ArrowPieces
+from kreplog._native.state import STATE_NAME
 from kreplog.errors import (
     CoordinatorFencedError,
     CorruptBatchError,
@@ -264,6 +265,21 @@ def test_an_epoch_that_a_marker_began_fences_after_the_log_is_opened_again(tmp_p
         with pytest.raises(CoordinatorFencedError, match="epoch 4"):
             log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=4)
         assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_reader_of_a_directory_without_a_state_file_finds_the_producers(tmp_path: Path, transactional: bool) -> None:
+    """As another program leaves it, which has written no snapshot yet."""
+    path = tmp_path / "t-0"
+    with Log.open(path) as log:
+        log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=5)
+        log.append_batches(sent(8, 0, b"a", transactional=transactional), transactional=transactional)
+    for name in (path / STATE_NAME, *path.glob("*.snapshot")):
+        name.unlink()
+    with Log.open(path, read_only=True) as reader:
+        assert reader.last_stable_offset == (1 if transactional else 2)
+        assert list(reader.values(isolation="read_committed")) == ([] if transactional else [b"a"])
+    assert not (path / STATE_NAME).exists()
 
 
 def test_a_follower_has_the_same_index(tmp_path: Path) -> None:
