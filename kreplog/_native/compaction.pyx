@@ -46,6 +46,7 @@ _logger = logging.getLogger("kreplog")
 
 cdef enum:
     PIECE = 4 << 20  # bytes looked at between two looks at the clock, and at whether the log is to be closed
+    PIECE_OF_HEADERS = 512 << 10  # the same where the GIL is held: thousands of small batches
     LONGEST_SLEEP_MS = 50
 
 
@@ -304,26 +305,28 @@ cdef class Compaction:
         return 0
 
     cdef object newest_of_producers(self, set producer_ids):
-        """The last offset of each producer's newest batch below the end, or of its newest marker where it has no batch
-        in its epoch; sorted. By these its state is found again where no snapshot has it. What lies beyond the end may
-        be truncated yet.
+        """The last offset of each producer's newest batch with a sequence below the end, or of its newest marker where
+        it has no such batch in its epoch; sorted. By these its state is found again where no snapshot has it. What lies
+        beyond the end may be truncated yet.
 
         Raises FileNotFoundError where the log has lost a segment, LogClosedError, StorageError."""
         cdef Segment segment
         cdef Mapping mapping
         cdef Py_ssize_t size
         cdef Py_ssize_t at
+        cdef Py_ssize_t start
         cdef Py_ssize_t stop
         cdef dict newest = {}
         for segment in self.segments if producer_ids else ():
             mapping = self.map(segment, &size)
             at = 0
             while at < size:
-                stop = min(at + PIECE, size)
+                start = at
+                stop = min(at + PIECE_OF_HEADERS, size)
                 with nogil:
                     mapping.populate(at, stop)
                 at = note_newest(mapping.data, size, at, stop, newest)
-                self.throttle.spend(0)
+                self.throttle.spend(at - start)
         return array("q", sorted([newest[known][1] for known in producer_ids & newest.keys()]))
 
     cdef int refuse_indexes(self, int64_t offset) except -1:
@@ -629,15 +632,16 @@ cdef Py_ssize_t note_newest(
     const uint8_t* data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t stop, dict newest
 ) except -1:
     """Note the (epoch, last offset, whether it is a batch) of each producer by the batches of data[:size] from `at` to
-    `stop`; return where the next begins. Nothing follows a damaged one: the passes over the records report it."""
+    `stop`, as SegmentedLog.note_producer does; return where the next begins. Nothing follows a damaged one: the passes
+    over the records report it."""
     cdef BatchHeader h
     cdef Marker marker
     while at < stop:
         if read_header(data + at, size - at, &h) != BATCH_OK or batch_size(&h) > size - at:
             return size
-        if h.producer_id >= 0 and not is_control(&h):
+        if h.producer_id >= 0 and h.base_sequence >= 0:
             newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, True
-        elif h.producer_id >= 0 and read_marker(data + at, &h, &marker):
+        elif h.producer_id >= 0 and is_control(&h) and read_marker(data + at, &h, &marker):
             epoch, _, is_batch = newest.get(h.producer_id, (-1, -1, False))
             if epoch != h.producer_epoch or not is_batch:
                 newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, False

@@ -38,19 +38,19 @@ class History:
         base = log.log_end_offset
         records = tuple(Rec(base + number, 5, key, value) for number, (key, value) in enumerate(rows))
         if producer < 0:
-            self._append(log, Batch(records, base))
+            self.append(log, Batch(records, base))
             return
         epoch, last_sequence = self.producers().get(producer, (0, -1))
-        self._append(log, Batch(records, base, 0, TRANSACTIONAL, 5, 5, producer, epoch, last_sequence + 1))
+        self.append(log, Batch(records, base, 0, TRANSACTIONAL, 5, 5, producer, epoch, last_sequence + 1))
 
     def end(self, log: Log, producer: int, committed: bool, bump: bool) -> None:
         """bump: the marker has the next epoch of the producer (KIP-890)."""
         base = log.log_end_offset
         epoch = self.producers().get(producer, (0, -1))[0] + bump
         marker = Rec(base, 5, b"\0\0\0" + bytes([committed]), bytes(6))
-        self._append(log, Batch((marker,), base, 0, TRANSACTIONAL | CONTROL, 5, 5, producer, epoch))
+        self.append(log, Batch((marker,), base, 0, TRANSACTIONAL | CONTROL, 5, 5, producer, epoch))
 
-    def _append(self, log: Log, batch: Batch) -> None:
+    def append(self, log: Log, batch: Batch) -> None:
         self.batches.append(batch)
         log.append_as_follower(encode(batch))
         if self.commits:
@@ -66,7 +66,7 @@ class History:
             epoch, sequence = found.get(batch.producer_id, (0, -1))
             if batch.attributes & CONTROL:
                 found[batch.producer_id] = batch.producer_epoch, sequence if batch.producer_epoch == epoch else -1
-            elif batch.producer_id >= 0:
+            elif batch.producer_id >= 0 and batch.base_sequence >= 0:
                 found[batch.producer_id] = batch.producer_epoch, batch.base_sequence + len(batch.records) - 1
         return found
 
@@ -221,6 +221,29 @@ def test_of_the_markers_that_alone_have_an_epoch_the_newest_stays(tmp_path: Path
         for now_ms in (1000, 2001 + DAY):
             log.compact(now_ms, force=True)
         assert markers(path) == [8]
+        check(log, history)
+
+
+def test_a_batch_without_a_sequence_is_not_what_a_producer_is_found_again_by(tmp_path: Path) -> None:
+    """A coordinator's, which leaves the state of the producer as it was."""
+    path = tmp_path / "topic-0"
+    history = History()
+    with Log.open(path, CONFIG) as log:
+        history.write(log, [(b"a", b"1")], 7)
+        history.end(log, 7, True, bump=True)
+        history.write(log, [(b"b", b"1")], 8)
+        history.end(log, 8, True, bump=False)
+        for producer, epoch in ((7, 1), (8, 0)):
+            base = log.log_end_offset
+            history.append(log, Batch((Rec(base, 5, b"a", b"2"),), base, 0, 0, 5, 5, producer, epoch))
+        history.write(log, [(b"a", b"3"), (b"b", b"3")])
+        log.roll()
+        for now_ms in (1000, 2000, 2001 + DAY):
+            log.compact(now_ms, force=True)
+        check(log, history)
+    for snapshot in path.glob("*.snapshot"):
+        snapshot.unlink()
+    with Log.open(path, CONFIG) as log:
         check(log, history)
 
 
