@@ -55,5 +55,6 @@ REFUSED = {
         "a transaction is aborted as soon as its timeout has passed"
     ),
     "zookeeper.connect": _ZOOKEEPER,
+    "zookeeper.connection.timeout.ms": "a broker waits 15 seconds for ZooKeeper when it starts",
     "zookeeper.session.timeout.ms": "write broker.session.timeout.ms",
 }

@@ -171,3 +171,18 @@ def test_what_is_refused_of_kafkas_settings_is_no_setting_and_names_such_as_are(
     for name, reason in REFUSED.items():
         advised = {word.strip("`,;()=") for word in reason.split() if word.count(".") and "..." not in word}
         assert advised <= SETTINGS.keys(), name
+
+
+def test_what_kafkas_own_files_set_is_a_setting_or_refused_with_a_reason() -> None:
+    """config/server.properties and config/kraft/server.properties of Kafka 3.9."""
+    given = """
+        advertised.listeners broker.id controller.listener.names controller.quorum.bootstrap.servers
+        controller.quorum.voters group.initial.rebalance.delay.ms inter.broker.listener.name
+        listener.security.protocol.map listeners log.dirs log.flush.interval.messages log.flush.interval.ms
+        log.retention.bytes log.retention.check.interval.ms log.retention.hours log.segment.bytes node.id
+        num.io.threads num.network.threads num.partitions num.recovery.threads.per.data.dir
+        offsets.topic.replication.factor process.roles socket.receive.buffer.bytes socket.request.max.bytes
+        socket.send.buffer.bytes transaction.state.log.min.isr transaction.state.log.replication.factor
+        zookeeper.connect zookeeper.connection.timeout.ms
+    """
+    assert set(given.split()) - SETTINGS.keys() - REFUSED.keys() == set()
