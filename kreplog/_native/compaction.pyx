@@ -8,7 +8,7 @@ first segment that must not be looked at is dirty. Source: Kafka's LogCleaner, L
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
-from libc.stdint cimport INT32_MAX, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BATCH_OK,
@@ -327,7 +327,9 @@ cdef class Compaction:
                     mapping.populate(at, stop)
                 at = note_newest(mapping.data, size, at, stop, newest)
                 self.throttle.spend(at - start)
-        return array("q", sorted([newest[known][1] for known in producer_ids & newest.keys()]))
+        return array("q", sorted([
+            (<NewestBatch> newest[known]).last_offset for known in producer_ids & newest.keys()
+        ]))
 
     cdef int refuse_indexes(self, int64_t offset) except -1:
         """Raise CorruptCheckpointError: what was committed would be taken for aborted."""
@@ -628,22 +630,36 @@ def _give_modification_time(str source, str target):
         raise error_of("cannot change the time of", target, error) from error
 
 
+@cython.final
+cdef class NewestBatch:
+    """The newest batch of a producer, or its newest marker where it has no batch in its epoch."""
+
+    cdef int16_t epoch
+    cdef int64_t last_offset
+    cdef bint is_marker
+
+
 cdef Py_ssize_t note_newest(
     const uint8_t* data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t stop, dict newest
 ) except -1:
-    """Note the (epoch, last offset, whether it is a batch) of each producer by the batches of data[:size] from `at` to
-    `stop`, as SegmentedLog.note_producer does; return where the next begins. Nothing follows a damaged one: the passes
-    over the records report it."""
+    """Note the NewestBatch of each producer by the batches of data[:size] from `at` to `stop`, as
+    SegmentedLog.note_producer does; return where the next begins. Nothing follows a damaged one: the passes over the
+    records report it."""
     cdef BatchHeader h
     cdef Marker marker
+    cdef NewestBatch found
+    cdef bint is_marker
     while at < stop:
         if read_header(data + at, size - at, &h) != BATCH_OK or batch_size(&h) > size - at:
             return size
-        if h.producer_id >= 0 and h.base_sequence >= 0:
-            newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, True
-        elif h.producer_id >= 0 and is_control(&h) and read_marker(data + at, &h, &marker):
-            epoch, _, is_batch = newest.get(h.producer_id, (-1, -1, False))
-            if epoch != h.producer_epoch or not is_batch:
-                newest[h.producer_id] = h.producer_epoch, next_offset_of(&h) - 1, False
+        is_marker = h.base_sequence < 0
+        if h.producer_id >= 0 and (not is_marker or is_control(&h) and read_marker(data + at, &h, &marker)):
+            found = newest.get(h.producer_id)
+            if found is None:
+                found = newest[h.producer_id] = NewestBatch.__new__(NewestBatch)
+            elif is_marker and found.epoch == h.producer_epoch and not found.is_marker:
+                at += batch_size(&h)
+                continue
+            found.epoch, found.last_offset, found.is_marker = h.producer_epoch, next_offset_of(&h) - 1, is_marker
         at += batch_size(&h)
     return at

@@ -455,6 +455,15 @@ def test_the_power_fails_under_a_stray_as_under_any_other(disks: Disks) -> None:
     assert left == {0, 1}
 
 
+def test_the_power_takes_nothing_that_counts_of_a_stray_beside_a_new_replica(disks: Disks) -> None:
+    for seed in range(20):
+        disk = disks.disk(seed)
+        disk.open(TP, "id").log.append_as_leader(batch(disks, 0), 0)
+        disk.set_aside(TP)
+        disk.open(TP, "id")
+        assert disk.crash(True, Random(seed)) == []
+
+
 def test_the_real_log_leaks_neither_descriptors_nor_files() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
