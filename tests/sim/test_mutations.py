@@ -31,6 +31,7 @@ FOUND = {
     "answered-after-its-first-part": 29,
     "assigned-before-revoked": 186,
     "assignment-before-it-is-stored": 186,
+    "assignment-sent-once": 4680,
     "begins-in-a-used-up-epoch": 68,
     "broker-configs-lost-in-failover": 6,
     "broker-configs-only-with-init": 33,

@@ -107,7 +107,8 @@ class ConsumerGroup:
     epoch: of the members and what they are subscribed to, 0 before the first. metadata_hash: of the subscribed topics
     in that epoch. members: what each member has stated, by id. static: member ids by instance id. target_epoch: the
     epoch that the target assignment is for. target: what each member is to own. current: what each may own. owners: the
-    member that may own a partition, or has yet to revoke it. regexes: the topics of each expression, by
+    member that may own a partition, or has yet to revoke it. unacknowledged: members that have not reported
+    since their assignment has changed here that they own exactly that. regexes: the topics of each expression, by
     resolved_version, that of the metadata and that of the view of a member. missing: topics among those that these
     metadata lack. topics: those that it reads.
     assigned_ms: when the target was last computed here. writes: what its log lacks still. sessions, revocations:
@@ -134,6 +135,7 @@ class ConsumerGroup:
         self.target: dict[str, Partitions] = {}
         self.current: dict[str, CurrentAssignment] = {}
         self.owners: dict[Partition, str] = {}
+        self.unacknowledged: set[str] = set()
         self.regexes: dict[str, ResolvedRegex] = {}
         self.resolved_version = (-1, -1)
         self.missing: frozenset[str] = frozenset()
@@ -275,7 +277,9 @@ class ConsumerGroup:
             self.size -= PARTITION_BYTES
             if self.owners.get(partition) == member_id:
                 del self.owners[partition]
-        if current is not None:
+        if current is None:
+            self.unacknowledged.discard(member_id)
+        else:
             self.current[member_id] = current
             for partition in _held(current):
                 self.size += PARTITION_BYTES

@@ -289,8 +289,25 @@ class ConsumerMembership:
             member_id,
             current.member_epoch,
             self._config.group_consumer_heartbeat_interval_ms,
-            current.assigned if is_full(request) or current.assigned != before.assigned else None,
+            current.assigned if self._includes_assignment(consumer, member_id, request, before, current) else None,
         )
+
+    def _includes_assignment(
+        self,
+        consumer: ConsumerGroup,
+        member_id: str,
+        request: ConsumerGroupHeartbeatRequest,
+        before: CurrentAssignment,
+        current: CurrentAssignment,
+    ) -> bool:
+        """Whether the response includes the member's assignment: until the member has reported that it owns exactly
+        that. Kafka includes it once, and relies on members to send a full request after a lost response: one that does
+        not keeps what it had to revoke, and never reads what it was assigned. before: as of the last request."""
+        if current.assigned != before.assigned:
+            consumer.unacknowledged.add(member_id)
+        elif request.owned is not None and to_partitions(request.owned) == to_partitions(current.assigned):
+            consumer.unacknowledged.discard(member_id)
+        return is_full(request) or member_id in consumer.unacknowledged
 
     def admit(
         self,

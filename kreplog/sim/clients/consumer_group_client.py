@@ -73,6 +73,9 @@ class GroupConsumer:
         self._epoch = JOIN_EPOCH
         self._until_ms = 0
         self._states_all = True
+        # After a lost response it reports what it owns, but sends no full request, nor one now and then.
+        self._is_terse = context.name.endswith("2")
+        self._missed_response = False
         self._earlier: tuple[int, str] | None = None
 
     def run(self) -> Client:
@@ -111,7 +114,7 @@ class GroupConsumer:
         """Send one. Returns whether there is something to acknowledge, with the next."""
         if self._epoch > JOIN_EPOCH and self._now_ms >= self._until_ms:
             self._begin()
-        sent_ms, states_all = self._now_ms, self._states_all or self._random.random() < 0.1
+        sent_ms, states_all = self._now_ms, self._states_all or (self._random.random() < 0.1 and not self._is_terse)
         subscribed = tuple(sorted(self._subscribed)) if states_all else None
         request = ConsumerGroupHeartbeatRequest(
             GROUP,
@@ -121,17 +124,19 @@ class GroupConsumer:
             rebalance_timeout_ms=REBALANCE_MS if states_all else -1,
             subscribed_topics=subscribed,
             server_assignor=self._random.choice(("uniform", "range", None)) if states_all else None,
-            owned=to_assignment(self.owned) if states_all else None,
+            owned=to_assignment(self.owned) if states_all or self._missed_response else None,
             needs_member_id=not self._chooses_id,
             client_id=self._name,
         )
         self._states_all = False
         broker, response = yield from self._call(request)
         if response is None or response.error is not ErrorCode.NONE:
-            self._states_all = True
+            self._states_all = states_all or not self._is_terse
+            self._missed_response = True
             if response is not None and response.error in _FENCED:
                 self._fenced(broker, response.error)
             return False
+        self._missed_response = False
         if self._epoch == JOIN_EPOCH:
             self._member_id = response.member_id or ""
         elif self._epoch != response.member_epoch:

@@ -128,6 +128,31 @@ class TestJoining:
         again = member(shell, "a")
         assert (again.error, again.epoch, again.owned) == (ErrorCode.NONE, a.epoch, a.owned)
 
+    def test_a_revocation_is_repeated_until_the_member_acknowledges_it(self, shell: GroupShell) -> None:
+        """It has not had the response, and does not report what it owns."""
+        a, b = member(shell, "a"), member(shell, "b")
+        for _ in range(3):
+            response = a.send()
+            assert response is not None and response.assignment == to_assignment(a.owned)
+        assert (len(a.owned), b.numbers) == (2, [])
+        a.acknowledge()
+        b.send()
+        assert (len(a.owned), len(b.owned)) == (2, 2)
+        response = a.send()
+        assert response is not None and response.assignment is None
+
+    def test_an_assignment_is_repeated_until_the_member_acknowledges_it(self, shell: GroupShell) -> None:
+        a, b = member(shell, "a"), member(shell, "b")
+        a.send()
+        a.acknowledge()
+        for _ in range(3):
+            response = b.send()
+            assert response is not None and response.assignment == to_assignment(b.owned)
+        assert len(b.owned) == 2
+        b.acknowledge()
+        response = b.send()
+        assert response is not None and response.assignment is None
+
     def test_a_repeated_join_acknowledges_nothing(self, shell: GroupShell) -> None:
         """The first copy of the join arrives late: the member has all partitions meanwhile."""
         a, b = member(shell, "a"), member(shell, "b")
