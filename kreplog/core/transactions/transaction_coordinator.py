@@ -273,8 +273,8 @@ class TransactionCoordinator:
     def _is_retry(self, transaction: TransactionalId, request: InitProducerIdRequest) -> bool:
         """Whether the response to the same request was lost: the epoch was renewed, and nothing has happened since."""
         return (
-            request.producer_id == transaction.stored.producer_id
-            and request.producer_epoch == transaction.former_epoch >= 0
+            request.producer_epoch >= 0
+            and (request.producer_id, request.producer_epoch) == transaction.former
             and transaction.state is _S.EMPTY
         )
 
@@ -313,7 +313,7 @@ class TransactionCoordinator:
         def renewed(error: ErrorCode, now_ms: int) -> Steps[None]:
             if error is ErrorCode.NONE:
                 given = request.producer_id != NO_PRODUCER_ID
-                transaction.former_epoch = former.producer_epoch if given and producer_id == former.producer_id else -1
+                transaction.former = (former.producer_id, former.producer_epoch) if given else None
                 yield Reply(reply_to, InitProducerIdResponse(error, producer_id, epoch))
                 return
             if transaction.stored.producer_epoch < 0:  # no record of it is known

@@ -43,8 +43,8 @@ class PartitionsToAdd(NamedTuple):
 class TransactionalId:
     """A transactional id. stored: its state as of its last committed record. pending: a record of it is being
     appended, and until that is committed nothing else is accepted. parked: requests that add partitions and wait until
-    it is not busy. patience: the deadline of these. former_epoch: the epoch that its producer had before it renewed it
-    (KIP-360), -1 for none. unmarked: partitions that have no marker yet. absent_since: those of them that are in no
+    it is not busy. patience: the deadline of these. former: the id and epoch of its producer before they were renewed
+    (KIP-360), None for none. unmarked: partitions that have no marker yet. absent_since: those of them that are in no
     metadata, and since when. in_flight: requests with markers that are not answered. deadline: of the transaction, or
     of the next attempt to write markers. charged: the memory that it is charged; while a record of it is being appended
     more than its size, if the record has more partitions."""
@@ -55,7 +55,7 @@ class TransactionalId:
     patience: Deadline
     pending: bool = False
     parked: list[PartitionsToAdd] = field(default_factory=list)
-    former_epoch: int = -1
+    former: tuple[int, int] | None = None
     unmarked: set[TopicPartition] = field(default_factory=set)
     absent_since: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: int = 0

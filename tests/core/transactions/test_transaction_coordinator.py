@@ -109,6 +109,18 @@ def test_a_producer_goes_on_in_another_epoch_of_its_own() -> None:
     assert shell.init(known=(100, 0)).error is shell.init(known=(7, 2)).error is ErrorCode.PRODUCER_FENCED
 
 
+def test_kip_360_a_producer_that_gets_another_id_gets_it_again_if_the_response_was_lost() -> None:
+    shell = Shell(last_epoch=0)
+    shell.init()
+    renewed = InitProducerIdResponse(ErrorCode.NONE, 300, 0)
+    assert shell.init(300, known=(100, 0)) == shell.init(301, known=(100, 0)) == renewed
+    assert shell.init(302) == InitProducerIdResponse(ErrorCode.NONE, 302, 0)
+    assert shell.init(303, known=(100, 0)).error is ErrorCode.PRODUCER_FENCED, "another producer has begun"
+    assert shell.init(304, known=(302, 0)) == InitProducerIdResponse(ErrorCode.NONE, 304, 0)
+    assert shell.add(A, producer_id=304) is ErrorCode.NONE
+    assert shell.init(305, known=(302, 0)).error is ErrorCode.PRODUCER_FENCED, "it has had the response"
+
+
 def test_a_producer_gets_another_id_when_its_epochs_are_used_up() -> None:
     shell = Shell()
     shell.init()
