@@ -448,12 +448,20 @@ class TransactionCoordinator:
         transaction: TransactionalId | None,
         request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
     ) -> ErrorCode:
-        """NONE if the request comes from the present producer of the id."""
-        if transaction is None or transaction.stored.producer_id != request.producer_id:
+        """NONE if the request comes from the present producer of the id. Where its epochs are used up, it has the next
+        id since the decision, before the markers are written."""
+        if transaction is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if request.producer_epoch == 0 and self._is_next_id(transaction, request.producer_id):
+            return ErrorCode.NONE
+        if transaction.stored.producer_id != request.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if self._is_other_epoch(transaction, request.producer_epoch):
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.NONE
+
+    def _is_next_id(self, transaction: TransactionalId, producer_id: int) -> bool:
+        return transaction.stored.next_producer_id == producer_id != NO_PRODUCER_ID
 
     def _is_other_epoch(self, transaction: TransactionalId, producer_epoch: int) -> bool:
         return producer_epoch != transaction.stored.producer_epoch
@@ -462,7 +470,7 @@ class TransactionCoordinator:
         transaction = shard.transactions.get(request.transactional_id)
         retried = transaction is not None and self._is_retried_end(transaction, request)
         error = ErrorCode.NONE if retried else self._identity_error(transaction, request)
-        if error is ErrorCode.NONE and transaction is not None and transaction.pending:
+        if error is ErrorCode.NONE and transaction is not None and transaction.is_busy:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         prepared = _S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT
         if error is not ErrorCode.NONE or transaction is None:
@@ -471,8 +479,6 @@ class TransactionCoordinator:
             wall_ms: int = yield WallClock()
             fields = self._next_epoch(transaction, request) if request.bumps_epoch else {}
             yield from self._decide(shard, transaction, transaction.changed(prepared, wall_ms, **fields), reply_to)
-        elif transaction.state is prepared:
-            yield Reply(reply_to, EndTxnResponse(ErrorCode.CONCURRENT_TRANSACTIONS))
         elif (retried or not request.bumps_epoch) and transaction.state is (
             _S.COMPLETE_COMMIT if request.committed else _S.COMPLETE_ABORT
         ):

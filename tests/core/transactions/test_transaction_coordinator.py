@@ -439,6 +439,49 @@ def test_kip_890_the_last_epoch_wants_another_id(epoch: int, bumps_epoch: bool, 
     assert coordinator.needs_producer_id(EndTxnRequest("id", 100, epoch, True, bumps_epoch)) is needs
 
 
+@pytest.mark.parametrize("later_coordinator", [False, True])
+def test_kip_890_the_next_id_is_known_while_the_markers_are_written(later_coordinator: bool) -> None:
+    """Its producer has it since the decision."""
+    shell = Shell(last_epoch=0)
+    shell.init()
+    for_leader(shell, A)
+    shell.automatic = False
+    end_second(shell, 0, new_id=300)
+    shell.commit()
+    assert shell.replies[shell.count] == EndTxnResponse(ErrorCode.NONE, 300, 0)
+    if later_coordinator:
+        shell.start()
+    concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert end_second(shell, 0, committed=False, producer_id=300, new_id=301).error is concurrent
+    assert dict(for_leader(shell, A, producer_id=300, verify_only=True).partitions) == {A: concurrent}
+    mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    for producer_id, epoch in ((300, 1), (301, 0), (-1, 0)):
+        assert dict(for_leader(shell, B, producer_id=producer_id, epoch=epoch).partitions) == {B: mapping}
+    assert for_leader(shell, B, producer_id=300) is None, "it waits for the markers"
+    shell.automatic = True
+    shell.answer()
+    assert dict(shell.replies[shell.count].partitions) == {B: ErrorCode.NONE}
+    stored = shell.core.shards[0].transactions["id"].stored
+    assert (stored.producer_id, stored.producer_epoch, stored.partitions) == (300, 0, (B,))
+
+
+@pytest.mark.parametrize("second_protocol", [False, True])
+def test_another_end_waits_for_the_markers_of_the_transaction_before(second_protocol: bool) -> None:
+    """Whatever it wants: it may be the end of a transaction that no leader has added a partition to (KIP-890)."""
+    shell = ongoing()
+    shell.request(EndTxnRequest("id", 100, 0, True, second_protocol))
+    shell.commit()
+    following = EndTxnRequest("id", 100, int(second_protocol), False, second_protocol)
+    assert shell.request(following).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.automatic = True
+    shell.answer()
+    assert shell.state == "CompleteCommit"
+    if second_protocol:
+        assert shell.request(following) == EndTxnResponse(ErrorCode.NONE, 100, 2)
+    else:
+        assert shell.request(following).error is ErrorCode.INVALID_TXN_STATE
+
+
 def test_the_last_epoch_may_be_another() -> None:
     """As in the simulator, whose producers do not reach Kafka's."""
     shell = Shell(last_epoch=1)
