@@ -308,6 +308,7 @@ class TransactionCoordinator:
             timeout_ms=request.timeout_ms,
             partitions=(),
             start_ms=-1,
+            previous_producer_id=NO_PRODUCER_ID,  # its producer is not the one that ended a transaction under that id
         )
 
         def renewed(error: ErrorCode, now_ms: int) -> Steps[None]:

@@ -517,6 +517,20 @@ def test_kip_890_an_end_that_is_sent_again_after_another_producer_has_begun_is_f
     assert end_second(shell, 2, new_id=304).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_kip_890_an_end_of_a_former_id_is_fenced_by_a_producer_with_a_third_id() -> None:
+    """Also where that keeps its first epoch: leaders add its partitions, but its ends bump no epoch."""
+    shell = Shell(last_epoch=1)
+    shell.init()
+    shell.init()
+    for_leader(shell, A, epoch=1)
+    assert end_second(shell, 1, new_id=300) == EndTxnResponse(ErrorCode.NONE, 300, 0)
+    assert shell.init(301) == InitProducerIdResponse(ErrorCode.NONE, 300, 1)
+    assert shell.init(302) == InitProducerIdResponse(ErrorCode.NONE, 302, 0)
+    for_leader(shell, A, producer_id=302)
+    assert shell.end(producer_id=302) is ErrorCode.NONE
+    assert end_second(shell, 1, new_id=303).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_kip_890_a_leader_has_a_partition_verified() -> None:
     shell = Shell()
     shell.init()
