@@ -54,14 +54,19 @@ def _completion_fences_its_producer() -> list[Patch]:
 def _former_id_ends_again() -> list[Patch]:
     """A producer whose epochs were used up, and which ends its transaction once more since it has had no response, gets
     the epoch of another that has begun since."""
-    right = TransactionCoordinator._is_retried_end
+    right, changed = TransactionCoordinator._is_retried_end, TransactionalId.changed
 
     def retried(self: TransactionCoordinator, transaction: TransactionalId, request: EndTxnRequest) -> bool:
         stored = transaction.stored
         former = stored.client_version >= 2 and request.producer_id == stored.previous_producer_id
         return right(self, transaction, request) or (former and transaction.state in ENDED)
 
-    return [(TransactionCoordinator, "_is_retried_end", retried)]
+    def remembers(self: TransactionalId, state: TransactionState, update_ms: int, **fields: Any) -> TransactionMetadata:
+        if state is TransactionState.EMPTY:
+            fields.pop("previous_producer_id")
+        return changed(self, state, update_ms, **fields)
+
+    return [(TransactionCoordinator, "_is_retried_end", retried), (TransactionalId, "changed", remembers)]
 
 
 @MUTATIONS.add("new-producer-keeps-epoch")
