@@ -288,8 +288,8 @@ class TestGenerated:
 
         assert generated.TOPIC_TAKES_EFFECT.keys() == topic_settings.NAMES.keys()
         assert generated.LOG_TAKES_EFFECT.keys() == {field.name for field in fields(LogConfig)}
-        for table in generated.SETTINGS_TABLES.values():
-            head, _, *rows = [row.split(" | ") for row in table().splitlines()]
+        for kind in ("broker", "topic", "log"):
+            head, _, *rows = [row.split(" | ") for row in generated.SETTINGS_TABLES[kind]().splitlines()]
             column = head.index("Takes effect")
             assert all(len(row) == len(head) and row[column].strip() for row in rows)
 

@@ -110,7 +110,9 @@ def test_partitions_move_from_member_to_member(cluster: LocalCluster) -> None:
         response = await members.join("a")
         assert (response.error_code, response.member_id, members.owned["a"]) == (0, "a", ALL)
         assert response.heartbeat_interval_ms == 5000
-        assert (await members.heartbeat("a")).assignment is None, "it has not changed"
+        assert (await members.heartbeat("a")).assignment is not None, "it has not been acknowledged"
+        await members.acknowledge("a")
+        assert (await members.heartbeat("a")).assignment is None, "it has not changed since"
         await members.join("b")
         assert members.owned.get("b", set()) == set(), "they are still the other's"
         await members.heartbeat("a")
