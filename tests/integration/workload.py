@@ -276,7 +276,7 @@ class _Watching(threading.Thread):
         for partition in itertools.cycle(load.partitions):
             if not load.reading:
                 break
-            time.sleep(0.02)  # it is to look now and then, not to be the load
+            time.sleep(0.02)  # between two lookups: it waits for nothing, and must not be the load itself
             try:
                 result = self._consumer.get_watermark_offsets(Place(load.topic, partition.partition), 2.0, cached=False)
             except KafkaException:

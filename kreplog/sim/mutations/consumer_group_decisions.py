@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kreplog.core.consumer_group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    CurrentAssignment,
-)
+from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatResponse
 from kreplog.core.effects import Reply, Steps
 from kreplog.core.groups import migration, reconciliation
 from kreplog.core.groups.classic_members import ClassicMembers
@@ -25,18 +21,15 @@ MUTATIONS = MutationGroup()
 @MUTATIONS.add("assignment-sent-once")
 def _assignment_sent_once() -> list[Patch]:
     """A member whose response was lost, and that sends no full request, never learns of its assignment, as in Kafka."""
-
-    def changed(
-        self: ConsumerMembership,
-        consumer: ConsumerGroup,
-        member_id: str,
-        request: ConsumerGroupHeartbeatRequest,
-        before: CurrentAssignment,
-        current: CurrentAssignment,
-    ) -> bool:
-        return is_full(request) or current.assigned != before.assigned
-
-    return [(ConsumerMembership, "_includes_assignment", changed)]
+    return [
+        (
+            ConsumerMembership,
+            "_includes_assignment",
+            lambda self, consumer, member_id, request, before, current: (
+                is_full(request) or current.assigned != before.assigned
+            ),
+        )
+    ]
 
 
 @MUTATIONS.add("assigned-before-revoked")

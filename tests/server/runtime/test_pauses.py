@@ -103,7 +103,7 @@ def test_a_response_that_is_sent_at_once_does_not_take_the_turn_of_a_socket(
             assert has_time_to_send(loop)
             turns.note("other", busy_s=2 * SOCKETS_S)
             assert not has_time_to_send(loop)
-            await asyncio.sleep(0)  # the next iteration
+            await asyncio.sleep(0)  # lets the event loop begin the next iteration, whose time is its own
         assert sorted(map(len, turns.done)) == [1, 1, 2, 2, 2, 2]
 
     run(work)
