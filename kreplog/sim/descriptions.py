@@ -293,6 +293,8 @@ def describe_history(event: h.Event) -> str:
             return f"may become the producer of {name} once more" if late else f"begins as a producer of {name}"
         case h.ProducerBegun(transactional_id=name, producer_id=producer, producer_epoch=epoch):
             return f"is the producer of {name}: {producer}, epoch {epoch}"
+        case h.ProducerRefused(transactional_id=name, error=error):
+            return f"is refused as the producer of {name}: {error}"
         case h.TransactionRecordSent(target=partition, value=value):
             return f"writes {value} to {partition}"
         case h.TransactionRecordWritten(value=value):

@@ -123,6 +123,9 @@ TRANSACTIONS = TransactionConfig(
 )
 """How brokers coordinate transactions."""
 
+TRANSACTION_TIMEOUTS_MS = (800, 2000, 5000)
+"""One of which a producer chooses."""
+
 TRANSACTION_SHARE = 0.1
 """The share of the seeds that have transactions."""
 

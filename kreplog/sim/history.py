@@ -275,6 +275,14 @@ class ProducerBegun(TransactionEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerRefused(TransactionEvent):
+    """A process gets an error that is not retriable as the producer of a transactional id. error: its name."""
+
+    transactional_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionRecordSent(TransactionEvent):
     """A producer sends a record of a transaction to `target` for the first time; no other record has this value."""
 

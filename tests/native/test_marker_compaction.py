@@ -247,6 +247,35 @@ def test_a_batch_without_a_sequence_is_not_what_a_producer_is_found_again_by(tmp
         check(log, history)
 
 
+def test_the_search_for_the_newest_batches_counts_as_bytes_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only sleep() moves shows how many bytes were counted."""
+    rate = 1000
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+
+    def counted(producer: int) -> tuple[int, float]:
+        history = History()
+        with Log.open(tmp_path / f"topic-{producer + 1}", CONFIG) as log:
+            for number in range(20):
+                sequence = number if producer >= 0 else -1
+                records = (Rec(number, 5, b"%d" % number, bytes(100)),)
+                history.append(log, Batch(records, number, 0, 0, 5, 5, producer, 0, sequence))
+            size = log.size
+            log.roll()
+            clock[0] = 0.0
+            log.compact(1000, max_bytes_per_second=rate)
+            assert len(list(log.read())) == 20
+        return size, clock[0] * rate
+
+    size, without = counted(-1)
+    same_size, found = counted(7)
+    assert same_size == size
+    assert found - without == pytest.approx(size)
+
+
 def test_more_open_transactions_than_are_expected(tmp_path: Path) -> None:
     path = tmp_path / "topic-0"
     producers = range(7, 207)

@@ -26,6 +26,7 @@ from tests.sim.test_simulate import SEEDS as CLEAN_SEEDS
 SEEDS = 3000
 
 FOUND = {
+    "abort-after-decision-refused": 3411,
     "aborted-offsets-committed": 32,
     "acks-before-watermark": 0,
     "answered-after-its-first-part": 29,
@@ -144,6 +145,7 @@ FOUND = {
     "moved-partitions-not-fetched": 141,
     "moves-not-synced": 698,
     "new-producer-keeps-epoch": 90,
+    "next-id-unknown": 86,
     "no-topics-without-metadata": 46,
     "no-verification": 34,
     "old-controller-epoch-accepted": 20,

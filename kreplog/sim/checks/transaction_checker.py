@@ -6,6 +6,8 @@ epoch used up     a producer is given the epoch that is left to fence it, or a l
 acks not all      a record of a transaction is acknowledged that was sent without acks=all
 fenced producer   a reader gets a record that was sent after another producer of the same transactional id had begun
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
+producer refused  the coordinator does not know a producer, or that its transaction is open, although no other process
+                  has requested its id, and neither that nor the transaction can have expired
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
 not atomic        some records of a transaction are visible, others not                                   at the end
 commit fenced     a commit that was decided is refused, and no other process has requested its id         at the end
@@ -22,10 +24,12 @@ from dataclasses import dataclass, field
 
 from kreplog.core.transaction_messages import LAST_EPOCH
 from kreplog.errors import ErrorCode
+from kreplog.sim.faults import TRANSACTION_TIMEOUTS_MS, TRANSACTIONS
 from kreplog.sim.history import (
     Event,
     ProducerBeginning,
     ProducerBegun,
+    ProducerRefused,
     StableEnd,
     StableRead,
     TransactionEnded,
@@ -34,6 +38,12 @@ from kreplog.sim.history import (
     TransactionRecordWritten,
 )
 from kreplog.types import TopicPartition
+
+_STRANGERS = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING.name, ErrorCode.INVALID_TXN_STATE.name})
+"""Names of the errors of a producer that the coordinator does not know, or whose transaction it does not know."""
+
+EXPIRATION_MS = min(TRANSACTIONS.transactional_id_expiration_ms, *TRANSACTION_TIMEOUTS_MS)
+"""After which a transactional id or an open transaction may expire, at the earliest."""
 
 Violate = Callable[[str, str], None]
 """Called with the kind of a violation and its text."""
@@ -62,6 +72,7 @@ class TransactionChecker:
     def __init__(self, violate: Violate) -> None:
         self._violate = violate
         self.last_epoch = LAST_EPOCH
+        self._confirmed_ms: dict[str, int] = {}
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
         self._beginning: dict[str, set[str]] = defaultdict(set)
         self._sole: dict[str, str] = {}
@@ -90,8 +101,11 @@ class TransactionChecker:
                 if event.producer_epoch > self.last_epoch:
                     self._violate("epoch used up", f"{client} is given epoch {event.producer_epoch} of {name}")
                 self._producers[client] = name, epoch
+                self._confirmed_ms[name] = event.at_ms
                 held = self._newest.get(name, epoch)
                 self._newest[name] = max(held, epoch) if held[0] == epoch[0] else epoch  # responses overtake each other
+            case ProducerRefused():
+                self._refused(event)
             case TransactionRecordSent():
                 self._sent(event)
             case TransactionRecordWritten(transaction=name, value=value):
@@ -104,8 +118,11 @@ class TransactionChecker:
             case TransactionEnded(transaction=name, committed=committed, error=error):
                 transaction = self._transactions[name]
                 transaction.committed = committed and error == ErrorCode.NONE.name
-                if committed and not transaction.committed and self._is_sole(event.client, transaction):
+                name = transaction.transactional_id
+                if committed and not transaction.committed and self._is_sole(event.client, name):
                     transaction.refused = error
+                if error == ErrorCode.NONE.name:
+                    self._confirmed_ms[name] = event.at_ms
                 self.counts["transactions"] += 1
             case StableRead():
                 self._read(event)
@@ -114,10 +131,15 @@ class TransactionChecker:
             case _:
                 pass
 
-    def _is_sole(self, client: str, transaction: _Transaction) -> bool:
+    def _is_sole(self, client: str, transactional_id: str) -> bool:
         """Whether no other process can have become the producer of the transactional id since this one did."""
-        name = transaction.transactional_id
-        return self._sole.get(name) == client and name not in self._shared
+        return self._sole.get(transactional_id) == client and transactional_id not in self._shared
+
+    def _refused(self, event: ProducerRefused) -> None:
+        name = event.transactional_id
+        since_ms = event.at_ms - self._confirmed_ms.get(name, -EXPIRATION_MS)
+        if event.error in _STRANGERS and self._is_sole(event.client, name) and since_ms < EXPIRATION_MS:
+            self._violate("producer refused", f"{event.client} gets {event.error} as the producer of {name}")
 
     def _sent(self, event: TransactionRecordSent) -> None:
         transaction = self._transactions.get(event.transaction)

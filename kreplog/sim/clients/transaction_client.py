@@ -53,10 +53,11 @@ from kreplog.sim.clients.workload import (
     ClientMetadata,
     Sleep,
 )
-from kreplog.sim.faults import MANY_TRANSACTED, TRANSACTED_TOPIC
+from kreplog.sim.faults import MANY_TRANSACTED, TRANSACTED_TOPIC, TRANSACTION_TIMEOUTS_MS
 from kreplog.sim.history import (
     ProducerBeginning,
     ProducerBegun,
+    ProducerRefused,
     StableEnd,
     StableRead,
     TransactionEnded,
@@ -174,7 +175,10 @@ class TransactionalProcess:
             if broker != NO_LEADER:
                 (response,) = yield Call(broker, (request,), HASTE_MS if hasty else self._settings.request_ms)
                 self._unsure = self._unsure or response is None
-            if response is not None and _RETRIABLE.isdisjoint(errors(response)):
+            if response is not None and _RETRIABLE.isdisjoint(found := errors(response)):
+                refused = next((error for error in found if error is not ErrorCode.NONE), None)
+                if refused is not None:
+                    self._history.add(ProducerRefused(*self._where(), self._name, self._id, refused.name))
                 return response
             yield Sleep(self._choices.randint(0, COMPLETION_MS) if hasty else self._settings.backoff_ms)
             if not hasty:
@@ -193,7 +197,7 @@ class TransactionalProcess:
 
     def _begin(self) -> Steps:
         """Become the producer of the id; whether that succeeds."""
-        timeout_ms = self._random.choice((800, 2000, 5000))
+        timeout_ms = self._random.choice(TRANSACTION_TIMEOUTS_MS)
         request = InitProducerIdRequest(self._id, timeout_ms, NO_PRODUCER_ID)
         self._unsure = False
         self._history.add(ProducerBeginning(*self._where(), self._name, self._id))

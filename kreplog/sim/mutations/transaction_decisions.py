@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from kreplog.core.broker import add_partitions, coordinator_log
 from kreplog.core.broker.request_queues import RequestQueues
-from kreplog.core.effects import SendAddPartitions, SendMarkers, Steps
+from kreplog.core.effects import Reply, SendAddPartitions, SendMarkers, Steps
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
 from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
 from kreplog.core.groups.committed_offsets import CommittedOffsets
@@ -19,7 +19,12 @@ from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
-from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest, TransactionMetadata
+from kreplog.core.transaction_messages import (
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    TransactionMetadata,
+)
 from kreplog.core.transactions.id_expiration import IdExpiration
 from kreplog.core.transactions.marker_writer import MarkerWriter
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
@@ -67,6 +72,31 @@ def _former_id_ends_again() -> list[Patch]:
         return changed(self, state, update_ms, **fields)
 
     return [(TransactionCoordinator, "_is_retried_end", retried), (TransactionalId, "changed", remembers)]
+
+
+@MUTATIONS.add("next-id-unknown")
+def _next_id_unknown() -> list[Patch]:
+    """A producer is not known under the id that it got at the end of its epochs until the markers are written."""
+    return [(TransactionCoordinator, "_is_next_id", lambda self, transaction, producer_id: False)]
+
+
+@MUTATIONS.add("abort-after-decision-refused")
+def _abort_after_decision_refused() -> list[Patch]:
+    """A producer that aborts its next transaction, to which nothing was added, is refused for good while the markers of
+    the one before are written."""
+    right = TransactionCoordinator._end
+
+    def end(
+        self: TransactionCoordinator, shard: TransactionShard, reply_to: Hashable, request: EndTxnRequest, now_ms: int
+    ) -> Steps[None]:
+        transaction = shard.transactions.get(request.transactional_id)
+        other = TransactionState.PREPARE_ABORT if request.committed else TransactionState.PREPARE_COMMIT
+        if transaction is not None and not transaction.pending and transaction.state is other:
+            yield Reply(reply_to, EndTxnResponse(ErrorCode.INVALID_TXN_STATE))
+        else:
+            yield from right(self, shard, reply_to, request, now_ms)
+
+    return [(TransactionCoordinator, "_end", end)]
 
 
 @MUTATIONS.add("new-producer-keeps-epoch")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
-from kreplog.sim.checks.transaction_checker import TransactionChecker
+from kreplog.sim.checks.transaction_checker import EXPIRATION_MS, TransactionChecker
 from kreplog.sim.history import (
     Event,
     ProducerBeginning,
     ProducerBegun,
+    ProducerRefused,
     StableEnd,
     StableRead,
     TransactionEnded,
@@ -30,6 +31,10 @@ def begun(client: str, epoch: int) -> ProducerBegun:
 
 def beginning(client: str, late: bool = False) -> ProducerBeginning:
     return ProducerBeginning(*WHERE, client, "id", late)
+
+
+def refused(error: str, at_ms: int = 0, client: str = "x") -> ProducerRefused:
+    return ProducerRefused(at_ms, HOME, "", client, "id", error)
 
 
 def sent(value: str, name: str = "x.1", client: str = "x") -> list[Event]:
@@ -85,6 +90,19 @@ def test_a_commit_is_refused_where_another_producer_may_have_begun() -> None:
     assert kinds(beginning("y"), *mine, begun("y", 1), *REFUSED) == ["fenced producer"]
     assert kinds(beginning("x"), beginning("x", late=True), begun("x", 1), *REFUSED) == []
     assert kinds(*mine, *sent("a"), *ended(committed=False, error="PRODUCER_FENCED")) == []
+
+
+@pytest.mark.parametrize("error", ["INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"])
+def test_a_producer_is_unknown_where_it_has_a_rival_or_may_have_expired(error: str) -> None:
+    mine = [beginning("x"), begun("x", 0)]
+    assert kinds(*mine, refused(error)) == kinds(*mine, refused(error, EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, refused(error, EXPIRATION_MS)) == []
+    later = TransactionEnded(EXPIRATION_MS, HOME, "", "x", "x.1", False, "NONE")
+    assert kinds(*mine, *sent("a"), later, refused(error, 2 * EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, beginning("y"), refused(error)) == []
+    assert kinds(beginning("x"), beginning("x", late=True), begun("x", 1), refused(error)) == []
+    assert kinds(beginning("y"), *mine, refused(error)) == []
+    assert kinds(*mine, refused("PRODUCER_FENCED")) == []
 
 
 @pytest.mark.parametrize(
