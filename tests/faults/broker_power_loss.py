@@ -24,8 +24,7 @@ from kreplog._native.batch import build
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
-from tests.faults.forked import ends_by
-from tests.faults.worlds import World, play_seeds, shim_of_life
+from tests.faults.worlds import World, play_lives, play_seeds, random_lives, shim_of_life
 from tests.server.brokers import eventually, serving
 from tests.server.test_broker import Client
 
@@ -34,9 +33,6 @@ TOPICS = {"flushed": "1", "cached": str(2**63 - 1)}
 PRODUCE_TIMEOUT_MS = 30_000
 """A flush takes seconds on a machine that has other work, where the shadow looks at all files after each fsync."""
 PARTITIONS = 3
-
-Images = list[tuple[str, dict[str, bytes]]]
-"""Kind and files of each."""
 
 SETTINGS = {
     "log_segment_bytes": 2000,
@@ -164,16 +160,16 @@ async def delete(client: Client, history: History, at: TopicPartition, rng: rand
     await client.call(ApiKey.DELETE_RECORDS, 1, topics=topics, timeout_ms=10_000)
 
 
-def restore(files: dict[str, bytes], root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+def history_of_image(world: World) -> History:
+    """What was promised so far; what is noted in it is not of the next life."""
+    copy = world.folder / "events-of-image"
+    shutil.copyfile(world.events, copy)
+    return History.read(copy)
 
 
-def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
+def check_image(world: World, root: Path) -> None:
     """A broker starts from the image, has what was promised, and takes more. Raises AssertionError."""
-    restore(files, root)
+    history = history_of_image(world)
 
     async def go_on(client: Client) -> None:
         for topic in sorted(history.topics):
@@ -190,41 +186,10 @@ def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
                 after.check(at, log.log_start_offset, found)
 
 
-def images_of(world: World, rng: random.Random) -> Images:
-    return [("ordered", world.shadow.image(rng, True)), ("unordered", world.shadow.image(rng, False))]
-
-
 def play(world: World) -> tuple[int, int]:
-    return play_lives(world, life, images_of, check_image, calls=300, weight=5)
-
-
-def play_lives(
-    world: World,
-    life: Callable[[World, int, int], None],
-    images_of: Callable[[World, random.Random], Images],
-    check_image: Callable[[dict[str, bytes], History, Path], None],
-    *,
-    calls: int,
-    weight: int,
-) -> tuple[int, int]:
-    """All lives of one seed, and the images after each; returns deaths and images. A life dies at one of its first
-    `calls` file calls, `weight` times as often as at none."""
     rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 3)):
-        code, _ = ends_by(partial(life, world, number, rng.choice([0, *[rng.randint(1, calls)] * weight])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        for kind, files in images_of(world, rng):
-            history = History.read(world.events)
-            history.path = world.folder / "events-of-image"
-            shutil.copyfile(world.events, history.path)
-            code, _ = ends_by(partial(check_image, files, history, world.folder / "image"))
-            assert code == 0, f"the {kind} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    lives = random_lives(world, rng, life, most=3, calls=300, weight=5)
+    return play_lives(world, rng, lives, [(kind, partial(check_image, world)) for kind in ("ordered", "unordered")])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

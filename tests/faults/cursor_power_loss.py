@@ -30,9 +30,7 @@ from kreplog import Cursor, GroupCursor, LogConfig, Topic, errors
 from kreplog.topic import TopicRecord, cursor_log
 from kreplog.types import TopicPartition
 from tests.faults.boots import reboot
-from tests.faults.forked import ends_by
-from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import World, check_copy, play_seeds, shim_of_life
+from tests.faults.worlds import World, play_lives, play_seeds, random_lives, shim_of_life
 
 PARTITIONS = 2
 NAME = "billing"
@@ -96,7 +94,7 @@ def append(topic: Topic, life: object, rng: random.Random) -> list[bytes]:
     return values
 
 
-def life(world: World, kind: str, number: int, deadly: int) -> None:
+def life(kind: str, world: World, number: int, deadly: int) -> None:
     """Append, read and commit; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
     shim = shim_of_life(world, rng, deadly)
@@ -133,8 +131,9 @@ def check_committed(committed: Offsets, possible: list[Offsets], kind: str) -> N
         assert committed.get(number) in offsets, f"{number}: committed is {committed}, not one of {offsets}"
 
 
-def check_after_death(kind: str, history: History, root: Path) -> None:
+def check_after_death(kind: str, world: World, root: Path) -> None:
     """Of the files as the page cache has them: raises AssertionError."""
+    history = History.read(world.events)
     with Topic.open(root / "orders", PARTITIONS, config=CONFIG) as topic:
         present = {record.value for record in topic.read()}
         assert history.appended <= present, f"{sorted(history.appended - present)} were appended, and are lost"
@@ -142,9 +141,10 @@ def check_after_death(kind: str, history: History, root: Path) -> None:
             check_committed(cursor.committed, history.returned, kind)
 
 
-def check_image(root: Path, history: History, kind: str, seed: str) -> None:
+def check_image(kind: str, world: World, root: Path) -> None:
     """Raises AssertionError."""
-    rng = random.Random(f"{seed}-image")
+    history = History.read(world.events)
+    rng = random.Random(f"{world.seed}-image")
     reboot(pytest.MonkeyPatch())
     with Topic.open(root / "orders", PARTITIONS, config=CONFIG) as topic:
         present = {record.value for record in topic.read()}
@@ -181,24 +181,10 @@ def read_on(topic: Topic, kind: str) -> list[tuple[int, int]]:
 
 
 def play(kind: str, world: World) -> tuple[int, int]:
-    """All lives of a seed, and two images after each; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 4)):
-        code, _ = ends_by(partial(life, world, kind, number, rng.choice([0, *[rng.randint(1, 300)] * 3])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        history = History.read(world.events)
-        check_copy(world, partial(check_after_death, kind, history))
-        for ordered in (True, False):
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image, history, kind, world.seed))
-            assert code == 0, f"the {'ordered' if ordered else 'unordered'} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    lives = random_lives(world, rng, partial(life, kind), most=4, calls=300, weight=3)
+    images = [(image, partial(check_image, kind, world)) for image in ("ordered", "unordered")]
+    return play_lives(world, rng, lives, images, partial(check_after_death, kind, world))
 
 
 def main(directory: Path, kind: str, first: int, seeds: int) -> None:

@@ -21,20 +21,13 @@ from kreplog import Log
 from kreplog.server.storage import replica_moves
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.types import TopicPartition
-from tests.faults.broker_power_loss import PARTITIONS, History, Images, create, delete, play_lives, produce, restore
-from tests.faults.worlds import DEATHS, World, play_seeds, shim_of_life
+from tests.faults.broker_power_loss import PARTITIONS, History, create, delete, history_of_image, produce
+from tests.faults.worlds import DEATHS, World, play_lives, play_seeds, random_lives, shim_of_life
 from tests.server.brokers import serving
 from tests.server.test_broker import Client
 
 DIRECTORIES = ("data-1", "other-1")
 TOPIC = "flushed"
-
-
-class OnlyDurable(random.Random):
-    """Draws an image of nothing but what is durable."""
-
-    def random(self) -> float:
-        return 0.0
 
 
 def with_broker(root: Path, work: Callable[[Client], Awaitable[None]]) -> None:
@@ -92,9 +85,9 @@ async def work(world: World, rng: random.Random, arm: Callable[[], object], clie
                 await produce(client, history, at, rng.choice([1, 1, 3, 30]))
 
 
-def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
+def check_image(world: World, root: Path) -> None:
     """A broker starts from the image, has what was promised, and takes more. Raises AssertionError."""
-    restore(files, root)
+    history = history_of_image(world)
 
     async def go_on(client: Client) -> None:
         if TOPIC in history.topics:
@@ -112,12 +105,10 @@ def check_image(files: dict[str, bytes], history: History, root: Path) -> None:
             after.check(at, log.log_start_offset, found)
 
 
-def images_of(world: World, rng: random.Random) -> Images:
-    return [("ordered", world.shadow.image(rng, True)), ("durable", world.shadow.image(OnlyDurable(), False))]
-
-
 def play(world: World) -> tuple[int, int]:
-    return play_lives(world, life, images_of, check_image, calls=400, weight=7)
+    rng = random.Random(f"{world.seed}-world")
+    lives = random_lives(world, rng, life, most=3, calls=400, weight=7)
+    return play_lives(world, rng, lives, [(kind, partial(check_image, world)) for kind in ("ordered", "durable")])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

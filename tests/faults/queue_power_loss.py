@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import shutil
 import signal
 import sys
 from contextlib import nullcontext
@@ -22,8 +21,7 @@ from pathlib import Path
 
 from kreplog import DeliveredRecord, LogConfig, Topic, WorkQueue, errors
 from kreplog.topic import cursor_log
-from tests.faults.forked import ends_by
-from tests.faults.worlds import World, play_seeds, shim_of_life
+from tests.faults.worlds import World, play_lives, play_seeds, random_lives, shim_of_life
 
 PARTITIONS = 2
 LIMIT = 3
@@ -107,17 +105,9 @@ def settle(history: History, queue: WorkQueue, records: list[DeliveredRecord], r
             queue.reject(record, error="not wanted")
 
 
-def restore(files: dict[str, bytes], folders: set[str], root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    for name in folders:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-
-
-def check_image(root: Path, history: History) -> None:
+def check_image(world: World, root: Path) -> None:
     """Every record is taken until it is done, its deliveries counted. Raises AssertionError."""
+    history = History.read(world.events)
     counts: dict[int, int] = {}
     acknowledged: set[int] = set()
     with Topic.open(root / "mails", PARTITIONS, config=CONFIG) as topic:
@@ -162,23 +152,9 @@ def letters_in(root: Path) -> set[int]:
 
 
 def play(world: World) -> tuple[int, int]:
-    """All lives of a seed, and an image or two after each; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 4)):
-        code, _ = ends_by(partial(life, world, number, rng.choice([0, *[rng.randint(1, 400)] * 3])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        history = History.read(world.events)
-        for ordered in (True, False):
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image, history))
-            assert code == 0, f"the {'ordered' if ordered else 'unordered'} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    lives = random_lives(world, rng, life, most=4, calls=400, weight=3)
+    return play_lives(world, rng, lives, [(kind, partial(check_image, world)) for kind in ("ordered", "unordered")])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

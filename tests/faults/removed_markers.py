@@ -16,7 +16,7 @@ from pathlib import Path
 from kreplog import Log, LogConfig
 from kreplog._native.encoded import active_producers
 from tests.faults import shim as faults
-from tests.faults.swapped_transactions import play_lives
+from tests.faults.swapped_transactions import play_phases
 from tests.faults.worlds import World, play_seeds, shim_of_life
 from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
@@ -82,8 +82,8 @@ def check_committed(log: Log) -> None:
 
 def play(world: World) -> tuple[int, int]:
     """With the snapshots that there are, and with torn ones."""
-    kinds = ((False, False), (True, False), (False, True), (True, True))
-    return play_lives(world, (compact, complete), [(ordered, partial(check_image, torn)) for ordered, torn in kinds])
+    kinds = (("unordered", False), ("ordered", False), ("unordered", True), ("ordered", True))
+    return play_phases(world, (compact, complete), [(kind, partial(check_image, torn)) for kind, torn in kinds])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

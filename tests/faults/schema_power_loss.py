@@ -15,9 +15,7 @@ from pathlib import Path
 
 from kreplog.schemas import Schema, SchemaFile
 from tests.faults import shim as faults
-from tests.faults.forked import ends_by
-from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import DEATHS, World, play_seeds
+from tests.faults.worlds import DEATHS, World, play_lives, play_seeds, random_lives
 
 NAME = "kreplog.schemas"
 SUBJECTS = ("orders-value", "orders-key")
@@ -47,11 +45,11 @@ def life(world: World, number: int, deadly: int) -> None:
     shim.on_sync(None)
 
 
-def check_image(root: Path, events: str) -> None:
+def check_image(world: World, root: Path) -> None:
     """Raises AssertionError."""
     file = SchemaFile(root / NAME)
     taken = set()
-    for line in events.splitlines():
+    for line in world.events.read_text().splitlines():
         subject, wanted, schema_id, version = line.split()
         taken.add(int(schema_id))
         assert file.schema(int(schema_id)) == schema(int(wanted)), f"schema {schema_id} is lost, or another: {line}"
@@ -63,22 +61,9 @@ def check_image(root: Path, events: str) -> None:
 
 
 def play(world: World) -> tuple[int, int]:
-    """All lives of a seed, and some images after each; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 4)):
-        code, _ = ends_by(partial(life, world, number, rng.choice([0, *[rng.randint(1, 20)] * 3])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        for ordered in (True, False) * 3:
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image, world.events.read_text()))
-            assert code == 0, f"the {'ordered' if ordered else 'unordered'} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    lives = random_lives(world, rng, life, most=4, calls=20, weight=3)
+    return play_lives(world, rng, lives, [(kind, partial(check_image, world)) for kind in ("ordered", "unordered") * 3])
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

@@ -18,9 +18,7 @@ from pathlib import Path
 from kreplog import Log, LogConfig
 from tests.faults import shim as faults
 from tests.faults.aborted_transactions import read_committed
-from tests.faults.forked import ends_by
-from tests.faults.queue_power_loss import restore
-from tests.faults.worlds import World, play_seeds, shim_of_life
+from tests.faults.worlds import World, play_lives, play_seeds, shim_of_life
 from tests.reference import TRANSACTIONAL, Batch, Rec, encode
 
 CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
@@ -62,31 +60,18 @@ def check_image(root: Path) -> None:
 
 
 def play(world: World) -> tuple[int, int]:
-    return play_lives(world, (compact, complete), [(ordered, check_image) for ordered in (False, True, False, False)])
+    kinds = ("unordered", "ordered", "unordered", "unordered")
+    return play_phases(world, (compact, complete), [(kind, check_image) for kind in kinds])
 
 
-def play_lives(
+def play_phases(
     world: World,
-    lives: Sequence[Callable[[World, random.Random], None]],
-    checks: Sequence[tuple[bool, Callable[[Path], None]]],
+    phases: Sequence[Callable[[World, random.Random], None]],
+    images: Sequence[tuple[str, Callable[[Path], None]]],
 ) -> tuple[int, int]:
-    """The lives of a seed, one after another, and an image after each for every check; returns deaths and images.
-    checks: whether the image is ordered, and what must hold in it."""
-    rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    deaths = images = 0
-    for life in lives:
-        code, _ = ends_by(partial(life, world, random.Random(f"{world.seed}-{life.__name__}")))
-        assert code in (0, -9), f"{life.__name__} ended with {code}"
-        deaths += code == -9
-        for number, (ordered, check) in enumerate(checks):
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check, image))
-            kind = "ordered" if ordered else "unordered"
-            assert code == 0, f"image {number}, {kind}, after {life.__name__} ended with {code}"
-            images += 1
-    return deaths, images
+    """As play_lives, of lives that are not drawn."""
+    lives = [partial(phase, world, random.Random(f"{world.seed}-{phase.__name__}")) for phase in phases]
+    return play_lives(world, random.Random(f"{world.seed}-world"), lives, images)
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

@@ -30,10 +30,8 @@ from kreplog.topic import lmdb_reader
 from kreplog.topic.lmdb_store import LmdbStore
 from kreplog.topic.table_snapshot import read_snapshot
 from tests.faults.boots import reboot
-from tests.faults.forked import ends_by
-from tests.faults.queue_power_loss import restore
 from tests.faults.table_file_calls import Unloaded, newest
-from tests.faults.worlds import World, check_copy, play_seeds, shim_of_life
+from tests.faults.worlds import World, play_lives, play_seeds, random_lives, shim_of_life
 
 PARTITIONS = 2
 KEYS = 30
@@ -87,7 +85,7 @@ def open_table(topic: Topic, root: Path, kind: str) -> Table:
     return topic.table(path=root / "tables") if kind == "file" else topic.table(snapshot=root / "snapshot")
 
 
-def life(world: World, kind: str, number: int, deadly: int) -> None:
+def life(kind: str, world: World, number: int, deadly: int) -> None:
     """Append, flush, refresh and save; then close, or be killed. The `deadly`-th file call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
     shim = shim_of_life(world, rng, deadly)
@@ -119,8 +117,9 @@ def check_snapshot(topic: Topic, root: Path, history: History) -> None:
     assert found in history.saves, f"the snapshot is of {found}, not one of {history.saves}"
 
 
-def check_after_death(kind: str, history: History, root: Path) -> None:
+def check_after_death(kind: str, world: World, root: Path) -> None:
     """Of the files as the page cache has them: raises AssertionError."""
+    history = History.read(world.events)
     with Topic.open(root / "prices", PARTITIONS, config=CONFIG) as topic:
         if kind == "snapshot":
             check_snapshot(topic, root, history)
@@ -128,9 +127,10 @@ def check_after_death(kind: str, history: History, root: Path) -> None:
             assert dict(table.items()) == newest(topic, table.offsets)
 
 
-def check_image(root: Path, kind: str, history: History, ordered: bool, seed: str) -> None:
+def check_image(kind: str, world: World, ordered: bool, root: Path) -> None:
     """Raises AssertionError."""
-    rng = random.Random(f"{seed}-image")
+    history = History.read(world.events)
+    rng = random.Random(f"{world.seed}-image")
     reboot(pytest.MonkeyPatch())
     with Topic.open(root / "prices", PARTITIONS, config=CONFIG) as topic:
         if kind == "snapshot":
@@ -160,24 +160,10 @@ def check_places(topic: Topic, root: Path, least: Offsets) -> None:
 
 
 def play(kind: str, world: World) -> tuple[int, int]:
-    """All lives of a seed, and two images after each; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
-    world.live.mkdir(parents=True)
-    world.events.touch()
-    deaths = images = 0
-    for number in range(rng.randint(1, 4)):
-        code, _ = ends_by(partial(life, world, kind, number, rng.choice([0, *[rng.randint(1, 300)] * 3])))
-        assert code in (0, -9), f"life {number} ended with {code}"
-        deaths += code == -9
-        history = History.read(world.events)
-        check_copy(world, partial(check_after_death, kind, history))
-        for ordered in (True, False):
-            image = world.folder / "image"
-            restore(world.shadow.image(rng, ordered), world.shadow.folders(), image)
-            code, _ = ends_by(partial(check_image, image, kind, history, ordered, world.seed))
-            assert code == 0, f"the {'ordered' if ordered else 'unordered'} image after life {number} ended with {code}"
-            images += 1
-    return deaths, images
+    lives = random_lives(world, rng, partial(life, kind), most=4, calls=300, weight=3)
+    images = [(image, partial(check_image, kind, world, image == "ordered")) for image in ("ordered", "unordered")]
+    return play_lives(world, rng, lives, images, partial(check_after_death, kind, world))
 
 
 def main(directory: Path, kind: str, first: int, seeds: int) -> None:
