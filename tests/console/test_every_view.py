@@ -118,11 +118,11 @@ def test_every_view(cluster: LocalCluster, browser: Browser) -> None:
             page.goto(f"{origin}/#/records/events/{partition}")
             page.get_by_label("Only this key").fill(key)
             page.get_by_label("Offset, time or number of records").fill("1")
-            page.get_by_role("button", name="Show").click()
+            page.get_by_role("button", name="Show", exact=True).click()
             sees(page, "no record with this key at the offsets", "main")
             page.get_by_label("From", exact=True).select_option("offset")
             page.get_by_label("Offset, time or number of records").fill("0")
-            page.get_by_role("button", name="Show").click()
+            page.get_by_role("button", name="Show", exact=True).click()
             page.locator("tbody tr:visible").first.wait_for()
             if partition == 0:
                 sees(page, HOSTILE[0], "pre")
@@ -133,7 +133,7 @@ def test_every_view(cluster: LocalCluster, browser: Browser) -> None:
         page.get_by_label("Only this key").fill("")
         page.get_by_label("From", exact=True).select_option("newest")
         page.get_by_label("follow").check()
-        page.get_by_role("button", name="Show").click()
+        page.get_by_role("button", name="Show", exact=True).click()
         rows = page.locator("tbody tr").count()
         page.wait_for_function("(rows) => document.querySelectorAll('tbody tr').length > rows", arg=rows)
 
