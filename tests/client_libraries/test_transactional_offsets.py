@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import aiokafka
 import kafka
 import pytest
 from kafka.structs import OffsetAndMetadata
@@ -44,6 +46,21 @@ def with_kafka_python(bootstrap: str, topic: str, offset: int, committed: bool) 
     producer.close()
 
 
+def with_aiokafka(bootstrap: str, topic: str, offset: int, committed: bool) -> None:
+    async def work() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+        await producer.start()
+        try:
+            await producer.begin_transaction()
+            await producer.send(topic, b"x", partition=0)
+            await producer.send_offsets_to_transaction({aiokafka.TopicPartition(topic, 0): offset}, topic)
+            await (producer.commit_transaction if committed else producer.abort_transaction)()
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(work(), WITHIN_S))
+
+
 def committed_offset(bootstrap: str, group: str, topic: str) -> int:
     """As librdkafka reads it, which requires that no transaction may change it."""
     consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -52,7 +69,7 @@ def committed_offset(bootstrap: str, group: str, topic: str) -> int:
     return int(found.offset)
 
 
-@pytest.mark.parametrize("client", [with_confluent, with_kafka_python])
+@pytest.mark.parametrize("client", [with_confluent, with_kafka_python, with_aiokafka])
 def test_offsets_are_committed_with_the_transaction(cluster: LocalCluster, client: Any) -> None:
     topic, bootstrap = f"offsets-{client.__name__.replace('_', '-')}", cluster.bootstrap()
     create(cluster, topic)

@@ -123,22 +123,37 @@ def test_the_internal_topic_keeps_its_partitions_and_records(bootstrap: str) -> 
         assert len(topic["partitions"]) == 3
 
 
-def test_aiokafka_subscribes(bootstrap: str) -> None:
+def test_aiokafka_shares_commits_and_takes_over(bootstrap: str) -> None:
     aiokafka = pytest.importorskip("aiokafka")
+    first_partition = aiokafka.TopicPartition(TOPIC, 0)
 
-    async def run() -> tuple[bytes, int]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            TOPIC, group_id="aio", bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    def member() -> Any:
+        return aiokafka.AIOKafkaConsumer(
+            TOPIC,
+            group_id="aio",
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=100,
         )
-        await consumer.start()
-        try:
-            record = await consumer.getone()
-            await consumer.commit()
-            return record.value, await consumer.committed(aiokafka.TopicPartition(TOPIC, 0))
-        finally:
-            await consumer.stop()
 
-    assert asyncio.run(asyncio.wait_for(run(), WITHIN_S)) == (b"value", 1)
+    async def assigned(counts: list[int], *members: Any) -> None:
+        """Poll until members have so many partitions."""
+        while [len(each.assignment()) for each in members] != counts:
+            for fetched in await asyncio.gather(*(each.getmany(timeout_ms=100) for each in members)):
+                assert not fetched, "a record before the committed offset"
+
+    async def run() -> None:
+        async with member() as first:
+            assert (await first.getone()).value == b"value"
+            await first.commit()
+            assert await first.committed(first_partition) == 1
+            async with member() as second:
+                await assigned([1, 1], first, second)
+                assert first.assignment() | second.assignment() == {first_partition, aiokafka.TopicPartition(TOPIC, 1)}
+            await assigned([2], first)
+
+    asyncio.run(asyncio.wait_for(run(), WITHIN_S))
 
 
 def confluent_consumer(bootstrap: str, group: str) -> tuple[Any, Any]:
