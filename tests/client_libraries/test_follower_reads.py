@@ -1,5 +1,6 @@
 """Consumers of real clients that name a rack read from the follower there (KIP-392), and from the leader again when it
-dies or stops: without a gap, and nothing twice. The traffic that each broker counts shows where records came from."""
+dies or stops: without a gap, and nothing twice. The traffic that each broker counts shows where records came from.
+Members of a group get partitions that have a replica in their rack (KIP-881)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import aiokafka
@@ -24,6 +25,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.config import RACK_AWARE_SELECTOR
 from kreplog.types import TopicPartition
 from tests.client.brokers import table
+from tests.client_libraries.members import Member
 from tests.client_libraries.scenarios import made, states
 from tests.integration import clusters
 from tests.integration.clusters import WITHIN_S, eventually, kill, pid_of
@@ -38,6 +40,8 @@ SETTINGS = (
     f'"replica.selector.class" = "{RACK_AWARE_SELECTOR}"',
     '"replica.lag.time.max.ms" = 1000',
     '"broker.session.timeout.ms" = 1500',
+    '"group.consumer.min.heartbeat.interval.ms" = 200',
+    '"group.consumer.heartbeat.interval.ms" = 200',
 )
 
 Read = Callable[[str, str, str, int], list[bytes]]
@@ -237,3 +241,36 @@ def test_the_leader_serves_when_the_follower_does_not(racked: LocalCluster, topi
         found += taken(consumer, BATCH)
     assert found == values
     assert with_confluent(racked.bootstrap(), topic, RACKS[follower], 3 * BATCH) == values
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_read_the_partitions_of_their_rack(racked: LocalCluster, assignor: str) -> None:
+    """Each rack has the only replica of two partitions out of six."""
+    topic = made(racked, partitions=6, replicas=1)
+    leaders = [state["leader_id"] for state in states(racked, topic)]
+    producer = confluent.Producer({"bootstrap.servers": racked.bootstrap()})
+    with ExitStack() as stack:
+        members = {
+            broker: stack.enter_context(
+                Member(racked.bootstrap(), topic, topic, client_rack=rack, group_remote_assignor=assignor)
+            )
+            for broker, rack in RACKS.items()
+        }
+        local = {
+            broker: [(topic, number) for number, leader in enumerate(leaders) if leader == broker] for broker in RACKS
+        }
+        assert {len(partitions) for partitions in local.values()} == {2}
+
+        def assigned() -> dict[int, list[tuple[str, int]]]:
+            return {broker: member.assignment for broker, member in members.items()}
+
+        eventually(lambda: assigned() == local, lambda: f"{assigned()} are assigned, {local} are local")
+        for number, leader in enumerate(leaders):
+            producer.produce(topic, b"of broker %d" % leader, partition=number)
+        assert producer.flush(WITHIN_S) == 0
+        for broker, member in members.items():
+            eventually(
+                lambda member=member: len(member.values) == 2,  # type: ignore[misc]
+                lambda member=member: f"{member.values} came",  # type: ignore[misc]
+            )
+            assert member.values == [b"of broker %d" % broker] * 2 and not member.failures
