@@ -86,23 +86,24 @@ class CommittedOffsets:
 
     def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
         """Members commit in their generation; others only while the group has no members, or with a transaction, whose
-        producer need not know the generation (before KIP-447)."""
+        producer need not know the generation (before KIP-447). A transaction may also commit before its generation is
+        assigned: its producer could not begin again as a consumer does."""
         if group is not None and group.consumer is not None:
             return self._refusal_of_member(group.consumer, request)
+        transactional = isinstance(request, TxnOffsetCommitRequest)
         from_member = request.generation_id >= 0 or request.member_id or request.instance_id is not None
         if group is None or group.state is GroupState.EMPTY:
             if request.generation_id < 0:
                 return ErrorCode.NONE
             return ErrorCode.ILLEGAL_GENERATION if group is None else ErrorCode.UNKNOWN_MEMBER_ID
         if not from_member:
-            known = isinstance(request, TxnOffsetCommitRequest)
-            return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         member = group.identified(request.member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return member
         if self._is_other_generation(group, request.generation_id):
             return ErrorCode.ILLEGAL_GENERATION
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 

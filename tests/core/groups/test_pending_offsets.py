@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kreplog.config import GroupConfig
 from kreplog.core.events import GroupRecordsAppended, LeadershipChanged, MarkerCommitted
-from kreplog.core.group_messages import OFFSETS_TOPIC, DeleteGroupsRequest, OffsetDeleteRequest, partition_of_group
+from kreplog.core.group_messages import (
+    OFFSETS_TOPIC,
+    CommitPartition,
+    DeleteGroupsRequest,
+    OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
+    partition_of_group,
+)
 from kreplog.core.groups.group import GROUP_BYTES, offset_size
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode
@@ -23,6 +32,31 @@ def shell() -> GroupShell:
     shell = GroupShell()
     shell.lead()
     return shell
+
+
+def test_a_generation_commits_with_a_transaction_before_it_is_assigned(shell: GroupShell) -> None:
+    """A Java producer takes REBALANCE_IN_PROGRESS for fatal; the generation alone keeps earlier members out (KIP-447).
+    Source: Kafka, ClassicGroup.validateOffsetCommit."""
+    (earlier,) = shell.stable("a")
+    shell.join("a", earlier.member_id)
+    member = shell.joined("a")
+    assert shell.commit_offset(4, member) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert shell.commit_pending(5, member=member) is ErrorCode.NONE
+    assert shell.commit_pending(6, member=earlier) is ErrorCode.ILLEGAL_GENERATION
+    assert shell.commit_pending(7, member=replace(member, member_id="none")) is ErrorCode.UNKNOWN_MEMBER_ID
+    shell.mark(True)
+    assert shell.offset() == 5
+
+
+def test_a_static_member_commits_with_a_transaction_before_it_is_assigned(shell: GroupShell) -> None:
+    shell.join("a", instance_id="i")
+    shell.pass_time(0)
+    member = shell.joined("a")
+    commits = (CommitPartition(TOPIC, 5),)
+    request = TxnOffsetCommitRequest("id", GROUP, 7, 0, member.generation_id, member.member_id, "i", commits)
+    fenced = replace(request, member_id="earlier")
+    assert shell.put("fenced", fenced).partitions == ((TOPIC, ErrorCode.FENCED_INSTANCE_ID),)
+    assert shell.put("pending", request).partitions == ((TOPIC, ErrorCode.NONE),)
 
 
 @pytest.mark.parametrize("committed", [True, False])
