@@ -159,13 +159,16 @@ class GroupCoordinator:
 
     def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
         """The shard of a group; or the error: it is loading, or another broker coordinates the group."""
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
         count = self._cluster.partition_count(OFFSETS_TOPIC)
         shard = self.shards.get(partition_of_group(group_id, count)) if count else None
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         return shard if self._may_answer(shard) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _shard_of_named(self, group_id: str) -> GroupShard | ErrorCode:
+        """The shard of a group that has a name. The one without has committed offsets, and neither members nor
+        transactions, for simple consumers that set no `group.id`, as in Kafka."""
+        return self._shard_of(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     def _may_answer(self, shard: GroupShard) -> bool:
         return shard.active
@@ -262,7 +265,8 @@ class GroupCoordinator:
             case DeleteGroupsRequest(group_ids):
                 yield from self._delete_groups(reply_to, tuple(dict.fromkeys(group_ids)), now_ms)
             case _:
-                shard = self._shard_of(request.group_id)
+                find = self._shard_of if isinstance(request, OffsetCommitRequest) else self._shard_of_named
+                shard = find(request.group_id)
                 if isinstance(shard, ErrorCode):
                     yield Reply(reply_to, error_response(request, shard))
                 else:
@@ -317,7 +321,7 @@ class GroupCoordinator:
         return group.described()
 
     def _describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        shard = self._shard_of(group_id)
+        shard = self._shard_of_named(group_id)
         if isinstance(shard, ErrorCode):
             return DescribedConsumerGroup(group_id, shard)
         group = shard.groups.get(group_id)

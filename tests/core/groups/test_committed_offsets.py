@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kreplog.config import GroupConfig
+from kreplog.core.consumer_group_messages import ConsumerGroupDescribeRequest
 from kreplog.core.events import PartitionsDeleted, Tick
 from kreplog.core.group_messages import (
     OFFSETS_TOPIC,
@@ -17,6 +18,7 @@ from kreplog.core.group_messages import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetRecord,
+    TxnOffsetCommitRequest,
     java_hash,
     partition_of_group,
 )
@@ -210,12 +212,11 @@ class TestTools:
     def test_a_group_with_members_is_not_deleted(self, shell: GroupShell) -> None:
         (member,) = shell.stable("a")
         shell.commit_offset(5, member)
-        names = (GROUP, "none", "")
+        names = (GROUP, "none")
         results = dict(shell.put("delete", DeleteGroupsRequest(names)).results)
         assert [results[name] for name in names] == [
             ErrorCode.NON_EMPTY_GROUP,
             ErrorCode.GROUP_ID_NOT_FOUND,
-            ErrorCode.INVALID_GROUP_ID,
         ]
         shell.pass_time(SESSION_MS)
         assert shell.put("delete", DeleteGroupsRequest((GROUP,))).results == ((GROUP, ErrorCode.NONE),)
@@ -237,11 +238,45 @@ class TestTools:
     def test_all_offsets_of_several_groups_are_fetched(self, shell: GroupShell) -> None:
         shell.commit_offset(5)
         shell.commit_offset(6, partition=OTHER)
-        groups = (OffsetFetchGroup(GROUP, None), OffsetFetchGroup("none", None), OffsetFetchGroup("", None))
-        first, second, third = shell.put("fetch", OffsetFetchRequest(groups)).groups
+        groups = (OffsetFetchGroup(GROUP, None), OffsetFetchGroup("none", None))
+        first, second = shell.put("fetch", OffsetFetchRequest(groups)).groups
         assert {partition: value.offset for partition, value in first.offsets} == {TOPIC: 5, OTHER: 6}
         assert (second.error, second.offsets) == (ErrorCode.NONE, ())
-        assert third.error is ErrorCode.INVALID_GROUP_ID
+
+
+class TestGroupWithoutName:
+    """Kafka has kept it for consumers that commit without a `group.id`."""
+
+    def test_it_has_offsets_alone(self, shell: GroupShell) -> None:
+        commits = (CommitPartition(TOPIC, 5),)
+        assert shell.put("commit", OffsetCommitRequest("", -1, "", None, commits)).partitions == (
+            (TOPIC, ErrorCode.NONE),
+        )
+        shell.start()
+        shell.lead()
+        (found,) = shell.put("fetch", OffsetFetchRequest((OffsetFetchGroup("", None),))).groups
+        assert (found.error, [value.offset for _, value in found.offsets]) == (ErrorCode.NONE, [5])
+        (group,) = shell.put("describe", DescribeGroupsRequest(("",))).groups
+        assert (group.error, group.state) == (ErrorCode.NONE, "Empty")
+        assert shell.put("delete", DeleteGroupsRequest(("",))).results == (("", ErrorCode.NONE),)
+        assert shell.group_ids() == []
+
+    def test_it_is_described_as_dead_before_its_first_commit(self, shell: GroupShell) -> None:
+        (group,) = shell.put("describe", DescribeGroupsRequest(("",))).groups
+        assert (group.error, group.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+        (found,) = shell.put("fetch", OffsetFetchRequest((OffsetFetchGroup("", None),))).groups
+        assert (found.error, found.offsets) == (ErrorCode.NONE, ())
+        assert shell.put("delete", DeleteGroupsRequest(("",))).results == (("", ErrorCode.GROUP_ID_NOT_FOUND),)
+
+    def test_it_has_no_members_and_no_transactions(self, shell: GroupShell) -> None:
+        commits = (CommitPartition(TOPIC, 5),)
+        joined = shell.join("a", group_id="")
+        assert joined is not None and joined.error is ErrorCode.INVALID_GROUP_ID
+        pending = TxnOffsetCommitRequest("id", "", 7, 0, -1, "", None, commits)
+        assert shell.put("pending", pending).partitions == ((TOPIC, ErrorCode.INVALID_GROUP_ID),)
+        assert shell.put("delete", OffsetDeleteRequest("", (TOPIC,))).error is ErrorCode.INVALID_GROUP_ID
+        (group,) = shell.put("describe", ConsumerGroupDescribeRequest(("",))).groups
+        assert group.error is ErrorCode.INVALID_GROUP_ID
 
 
 class TestRetention:
