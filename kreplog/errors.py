@@ -155,7 +155,8 @@ class ArgumentTypeError(UsageError, TypeError):
 
 
 class InvalidTopicError(UsageError):
-    """The name of a topic or partition directory breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
+    """The name of a topic or partition directory breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..", nor
+    one that differs from another topic's only in `.` and `_`, when a broker creates it."""
 
     kafka_code = ErrorCode.INVALID_TOPIC_EXCEPTION
 

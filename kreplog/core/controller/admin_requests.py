@@ -21,9 +21,10 @@ from kreplog.core.controller.admin_operations import (
     remove_partitions_operations,
 )
 from kreplog.core.controller.new_partitions import check_keeps_partitions
+from kreplog.core.controller.topic_names import TopicNames
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.core.nodes import TopicNode
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, NoNodeError
+from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, KreplogError, NodeExistsError, NoNodeError
 from kreplog.types import ElectionType, StoreOperation, TopicPartition, check_topic
 
 ATTEMPTS = 5
@@ -64,18 +65,41 @@ def create_topic(
     assignment: Mapping[int, Sequence[int]],
     config: TopicConfig,
     brokers: Collection[int],
+    existing: TopicNames | None = None,
+    *,
+    validate_only: bool = False,
 ) -> Steps[None]:
-    """Create a topic, with the replicas of new_partitions.topic_replicas. brokers: the assignable ones. Raises at once
-    what create_topic_operations raises; in its steps RefusedError (there is such a topic), CoordinationError."""
-    return _create_topic(name, create_topic_operations(name, topic_id, assignment, config, brokers))
+    """Create a topic, with the replicas of new_partitions.topic_replicas. brokers: the assignable ones. existing: names
+    of topics, shared by the topics of one request. validate_only: all but to write it.
+
+    Raises at once what create_topic_operations raises; in its steps InvalidTopicError (its name collides with that of a
+    topic), RefusedError (there is such a topic), CoordinationError."""
+    operations = create_topic_operations(name, topic_id, assignment, config, brokers)
+    names = TopicNames() if existing is None else existing
+    return _validate_topic(name, names) if validate_only else _create_topic(name, operations, names)
 
 
-def _create_topic(name: str, operations: tuple[StoreOperation, ...]) -> Steps[None]:
-    try:
-        yield Multi(operations)
-    except NodeExistsError as error:
-        text = f"topic {name} exists already, or is still being deleted"
-        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, text) from error
+def _validate_topic(name: str, existing: TopicNames) -> Steps[None]:
+    yield from existing.check(name)
+    existing.claim(name)
+
+
+def _create_topic(name: str, operations: tuple[StoreOperation, ...], existing: TopicNames) -> Steps[None]:
+    for attempt in range(ATTEMPTS):
+        guards = yield from existing.check(name)
+        try:
+            yield Multi((*operations, *guards))
+        except NodeExistsError as error:
+            text = f"topic {name} exists already, or is still being deleted"
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, text) from error
+        except BadVersionError:
+            existing.outdated()
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            for guard in guards:
+                existing.created(name, guard)
+            return
 
 
 def delete_topic(name: str) -> Steps[None]:

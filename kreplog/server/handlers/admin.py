@@ -25,6 +25,7 @@ from kreplog.core.controller.leader_elections import (
 )
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
+from kreplog.core.controller.topic_names import TopicNames
 from kreplog.core.dynamic_configs import Change, InvalidSettingError
 from kreplog.core.effects import Steps
 from kreplog.core.topic_settings import changed, without_own
@@ -132,12 +133,13 @@ class AdminHandlers:
         topics, repeated = first_by_name(request.topics, _name_of)
         self._recount()
         partitions = sum(len(topic.assignments) or self._partitions_of(topic) for topic in topics)
+        names = TopicNames()
         results = [
             await respond_to(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_topic(topic, partitions, request.validate_only, mutate),
+                else self._create_topic(topic, partitions, names, validate_only=request.validate_only, mutate=mutate),
             )
             async for topic in in_slices(topics)
         ]
@@ -157,7 +159,7 @@ class AdminHandlers:
         )
         self._recount()
         try:
-            await self._create_topic(topic, partitions, validate_only=False)
+            await self._create_topic(topic, partitions, TopicNames())
         except RefusedError as refused:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
@@ -168,9 +170,10 @@ class AdminHandlers:
         self._recount()
         errors: dict[str, ErrorCode] = {}
         refused: dict[str, str] = {}
+        existing = TopicNames()
         async for name in in_slices(names):
             topic = SimpleNamespace(name=name, num_partitions=-1, replication_factor=-1, assignments=(), configs=())
-            result = await respond_to({}, self._create_topic(topic, self._settings.num_partitions, False))
+            result = await respond_to({}, self._create_topic(topic, self._settings.num_partitions, existing))
             error = ErrorCode(result["error_code"])
             if error is ErrorCode.NONE:
                 _log.info("topic %s is created automatically", name)
@@ -208,9 +211,16 @@ class AdminHandlers:
                 self._limits.withdraw(number)
 
     async def _create_topic(
-        self, topic: Any, partitions: int, validate_only: bool, mutate: Mutate = unlimited
+        self,
+        topic: Any,
+        partitions: int,
+        names: TopicNames,
+        *,
+        validate_only: bool = False,
+        mutate: Mutate = unlimited,
     ) -> Fields:
-        """Create a topic; returns the fields of its response. partitions: of all topics of the request."""
+        """Create a topic; returns the fields of its response. partitions: of all topics of the request. names: of
+        topics that exist, shared by those of the request."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
         entries = ((entry.partition_index, entry.broker_ids) for entry in topic.assignments)
@@ -228,13 +238,14 @@ class AdminHandlers:
         except InvalidSettingError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         topic_id = topic_id_text(uuid.uuid4())
-        steps = admin_requests.create_topic(topic.name, topic_id, assigned, config, brokers)
+        steps = admin_requests.create_topic(
+            topic.name, topic_id, assigned, config, brokers, names, validate_only=validate_only
+        )
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
         _charge(mutate, len(assigned))
         with self._counted(topic.name, assigned, validate_only):
-            if not validate_only:
-                await self._carry_out(steps)
+            await self._carry_out(steps)
         return {
             "topic_id": topic_id,
             "num_partitions": len(assigned),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 
+from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.controller.admin_requests import (
@@ -15,6 +18,8 @@ from kreplog.core.controller.admin_requests import (
     admin_error,
     directory_in_retry,
 )
+from kreplog.core.controller.topic_names import TopicNames
+from kreplog.core.effects import Steps
 from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
@@ -43,6 +48,12 @@ class World(RequestStore):
     ) -> None:
         self.carry_out(admin_requests.reassign(partition, target, BROKERS), before)
 
+    def create_beside(self, name: str) -> None:
+        """Create a topic while the steps of another request are carried out."""
+        writes = self.writes
+        self.create(name)
+        self.writes = writes
+
     def requested(self, partition: TopicPartition) -> tuple[int, ...]:
         path = nodes.partition(partition, nodes.REASSIGNED)
         return nodes.decode_replicas(path, self.session.get(path))
@@ -52,6 +63,13 @@ class World(RequestStore):
         self.session.delete(nodes.partition(partition, nodes.REASSIGNED))
         if not self.session.children(REASSIGNED):
             self.session.delete(REASSIGNED)
+
+
+def creation(name: str, existing: TopicNames | None = None, *, validate_only: bool = False) -> Steps[None]:
+    replicas = {0: (1, 2)}
+    return admin_requests.create_topic(
+        name, "id", replicas, TopicConfig(), BROKERS, existing, validate_only=validate_only
+    )
 
 
 @pytest.fixture
@@ -65,6 +83,62 @@ def world() -> World:
 def test_a_topic_is_created_once(world: World) -> None:
     with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
         world.create("t")
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c"), ("..x", "__x")])
+def test_a_topic_whose_metrics_have_the_names_of_another_is_refused(world: World, first: str, second: str) -> None:
+    world.create(first)
+    with pytest.raises(InvalidTopicError, match=f"{re.escape(second)} collides with the existing topic"):
+        world.create(second)
+    assert second not in world.session.children(nodes.TOPICS)
+    for other in ("a-b", "ab", "x", first + "_"):
+        world.create(other)
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+        world.create(first)
+
+
+def test_a_topic_that_another_broker_creates_meanwhile_collides_too(world: World) -> None:
+    with pytest.raises(InvalidTopicError, match="collides"):
+        world.carry_out(creation("a_b"), {1: partial(world.create_beside, "a.b")})
+    assert world.session.children(nodes.TOPICS) == ["a.b", "t"]
+
+
+def test_topics_that_others_create_meanwhile_do_not_refuse_names_that_differ(world: World) -> None:
+    existing = TopicNames()
+    world.carry_out(creation("a.b", existing))
+    world.carry_out(creation("c.d", existing))
+    assert world.writes == 1
+    world.create("e.f")
+    world.carry_out(creation("g.h", existing))
+    assert world.writes == 2
+    assert world.session.children(nodes.TOPICS) == ["a.b", "c.d", "e.f", "g.h", "t"]
+
+
+def test_a_creation_that_always_meets_others_ends(world: World) -> None:
+    others = {number: partial(world.create_beside, f"x.{number}") for number in range(1, ATTEMPTS + 1)}
+    with pytest.raises(BadVersionError):
+        world.carry_out(creation("a.b"), others)
+    assert "a.b" not in world.session.children(nodes.TOPICS)
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_topics_of_a_request_collide_with_each_other_also_if_they_are_only_validated(
+    world: World, validate_only: bool
+) -> None:
+    existing = TopicNames()
+    world.carry_out(creation("a.b", existing, validate_only=validate_only))
+    with pytest.raises(InvalidTopicError, match="collides"):
+        world.carry_out(creation("a_b", existing, validate_only=validate_only))
+    assert world.session.children(nodes.TOPICS) == (["t"] if validate_only else ["a.b", "t"])
+
+
+def test_colliding_topics_of_earlier_versions_stay(world: World) -> None:
+    for name in ("a.b", "a_b"):
+        world.session.create(nodes.topic(name))
+        with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+            world.create(name)
+    world.carry_out(admin_requests.delete_topic("a_b"))
+    assert world.session.children(nodes.DELETED_TOPICS) == ["a_b"]
 
 
 def test_a_deletion_is_requested_once_and_only_of_a_topic_that_exists(world: World) -> None:

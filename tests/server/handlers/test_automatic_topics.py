@@ -128,6 +128,20 @@ def test_too_few_brokers_for_the_replication_factor_refuse_the_topic(tmp_path: P
     with_broker(tmp_path, work, default_replication_factor=2)
 
 
+def test_a_topic_whose_metrics_have_the_names_of_another_is_refused(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        assert await client.create("a.b") == 0
+
+        async def is_refused() -> bool:
+            return (await errors_of(client, "a_b"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+        await eventually(is_refused)
+        assert await topics_of(client) == ["a.b"]
+
+    with_broker(tmp_path, work)
+
+
 def test_a_store_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kreplog.core.controller.automatic_creation.RETRY_MS", 1)
 
