@@ -88,6 +88,10 @@ class Described:
     def source(self) -> int:
         return self.synonyms[0].source
 
+    @property
+    def is_secret(self) -> bool:
+        return self.config_type == ConfigType.PASSWORD
+
 
 def without_own(broker: TopicConfig) -> TopicConfig:
     """The settings of a topic that is created without any, on a broker with this static default. The policy alone is

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
+from kreplog.config import TopicConfig
 from kreplog.core.dynamic_configs import Parse, Synonym, effective, parsed, synonyms
 from kreplog.core.messages import NO_CONFIGS, BrokerConfigs
+from kreplog.core.topic_defaults import topic_defaults
+from kreplog.core.topic_settings import Described, described
 from kreplog.server.settings import NAMES_BY_TOPIC_FIELD, SETTINGS, BrokerSettings, default_value, given_value, replaced
 
 _log = logging.getLogger("kreplog.server")
@@ -40,6 +44,14 @@ class DynamicSettings:
     def topic_synonyms(self, field: str) -> list[Synonym]:
         """The same of the setting that topics have as this field of TopicConfig."""
         return self.synonyms(NAMES_BY_TOPIC_FIELD[field])
+
+    def topic_settings(self, config: TopicConfig) -> Iterator[Described]:
+        """The settings of a topic of this broker's metadata."""
+        return described(config, self.topic_synonyms)
+
+    def new_topic_settings(self, config: TopicConfig) -> Iterator[Described]:
+        """The settings of a topic that is created with `config`, and has no metadata yet."""
+        return self.topic_settings(config.with_defaults(topic_defaults(self.static.topic, self.configs.default)))
 
     def default_synonyms(self, name: str) -> list[Synonym]:
         """The same of a dynamic setting in the cluster-wide default, where no broker's own settings count."""

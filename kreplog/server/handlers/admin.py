@@ -11,9 +11,11 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from kreplog.config import TopicConfig
 from kreplog.core.controller import admin_requests, new_partitions
 from kreplog.core.controller.admin_requests import RefusedError, admin_error, stored_topic
 from kreplog.core.controller.leader_elections import (
@@ -26,9 +28,9 @@ from kreplog.core.controller.leader_elections import (
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.controller.topic_names import TopicNames
-from kreplog.core.dynamic_configs import Change, InvalidSettingError
+from kreplog.core.dynamic_configs import Change, InvalidSettingError, config_text
 from kreplog.core.effects import Steps
-from kreplog.core.topic_settings import changed, without_own
+from kreplog.core.topic_settings import Described, changed, without_own
 from kreplog.errors import (
     CoordinationError,
     ErrorCode,
@@ -106,7 +108,7 @@ def _charge(mutate: Mutate, partitions: int) -> None:
 
 class AdminHandlers:
     """Handlers of requests that change the cluster. brokers: returns the live brokers by id. max_broker_partitions: as
-    in BrokerSettings, or fewer."""
+    in BrokerSettings, or fewer. settings_of: returns the settings of a topic that is created with these."""
 
     def __init__(
         self,
@@ -115,11 +117,13 @@ class AdminHandlers:
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
         settings: BrokerSettings,
         max_broker_partitions: int,
+        settings_of: Callable[[TopicConfig], Iterable[Described]],
     ) -> None:
         self._store = store
         self._topics = topics
         self._brokers = brokers
         self._settings = settings
+        self._settings_of = settings_of
         self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
         self._refused = RepeatedFailures("refusals to create topics automatically")
 
@@ -134,12 +138,15 @@ class AdminHandlers:
         self._recount()
         partitions = sum(len(topic.assignments) or self._partitions_of(topic) for topic in topics)
         names = TopicNames()
+        shown = cache(self._shown)  # topics of a request mostly have the same settings
         results = [
             await respond_to(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_topic(topic, partitions, names, validate_only=request.validate_only, mutate=mutate),
+                else self._create_topic(
+                    topic, partitions, names, validate_only=request.validate_only, mutate=mutate, shown=shown
+                ),
             )
             async for topic in in_slices(topics)
         ]
@@ -218,9 +225,10 @@ class AdminHandlers:
         *,
         validate_only: bool = False,
         mutate: Mutate = unlimited,
+        shown: Callable[[TopicConfig], list[tuple[Any, ...]]] = lambda config: [],
     ) -> Fields:
         """Create a topic; returns the fields of its response. partitions: of all topics of the request. names: of
-        topics that exist, shared by those of the request."""
+        topics that exist, shared by those of the request. shown: returns the settings for the response."""
         new_partitions.check_number(partitions)
         brokers = new_partitions.assignable(self._brokers())
         entries = ((entry.partition_index, entry.broker_ids) for entry in topic.assignments)
@@ -250,7 +258,22 @@ class AdminHandlers:
             "topic_id": topic_id,
             "num_partitions": len(assigned),
             "replication_factor": len(assigned[0]),
+            "configs": shown(config),
         }
+
+    def _shown(self, config: TopicConfig) -> list[tuple[Any, ...]]:
+        """The settings of a created topic in the response (KIP-525): name, value, read-only, source, sensitive. Tuples
+        are encoded quicker: there are dozens for each topic."""
+        return [
+            (
+                setting.name,
+                None if setting.is_secret else config_text(setting.value),
+                not setting.alterable,
+                setting.source,
+                setting.is_secret,
+            )
+            for setting in self._settings_of(config)
+        ]
 
     async def delete_topics(self, request: Any, mutate: Mutate = unlimited) -> Fields:
         requested: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}

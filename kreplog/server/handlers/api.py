@@ -195,6 +195,7 @@ class Api:
             lambda: metadata.brokers,
             settings,
             host.max_replicas,
+            host.dynamic.new_topic_settings,
         )
         self._producer_ids = ProducerIdHandlers(store, host.transactions, host.receive, self._start)
         self._automatic = AutomaticTopics(
@@ -437,12 +438,14 @@ class Api:
             authorized = self.guard.authorize(context, request)
             header, left = context.header, authorized.request
             fields = authorized.finished(None if left is None else await self._carry_out(context, left))
-            large = context.offload is not None or self._most_entries(key) > INLINE_ENTRIES
+            large = context.offload is not None or self._most_entries(key, fields) > INLINE_ENTRIES
             encode = partial(generic.encode_response, header, **fields)
             context.respond(await self._in_thread(context, encode) if large else encode())
 
-    def _most_entries(self, key: int) -> int:
-        """The most entries that a response may have, however small its request was."""
+    def _most_entries(self, key: int, fields: Fields) -> int:
+        """The most entries that a response may have, however small its request was. fields: of the response."""
+        if key == ApiKey.CREATE_TOPICS:
+            return sum(len(topic.get("configs", ())) for topic in fields["topics"])
         authorizer = self._host.authorizer
         if key in (ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS) and authorizer is not None:
             return len(authorizer.acls)

@@ -19,8 +19,7 @@ from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.setting_values import ConfigType
-from kreplog.core.topic_settings import Described, described
+from kreplog.core.topic_settings import Described
 from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
@@ -228,7 +227,7 @@ class MetadataHandlers:
                     "error_code": self._metadata.topic_error(),
                     "error_message": f"there is no topic {resource.resource_name}",
                 }
-            found = self._topic_settings(view)
+            found = self._settings.topic_settings(next(iter(view.partitions.values())).config)
         elif resource.resource_type == ConfigResource.BROKER:
             refused = resource_error(resource.resource_name, self._broker_id)
             if refused is not None:
@@ -243,10 +242,6 @@ class MetadataHandlers:
         return response | {
             "configs": [_config(setting, *extent) for setting in found if keys is None or setting.name in keys]
         }
-
-    def _topic_settings(self, view: TopicView) -> Iterator[Described]:
-        config = next(iter(view.partitions.values())).config
-        return described(config, self._settings.topic_synonyms)
 
     def _broker_settings(self) -> Iterator[Described]:
         for name, setting in sorted(SETTINGS.items()):
@@ -398,10 +393,8 @@ def partition_fields(number: int, partition: PartitionState, clients: _Clients, 
 
 
 def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -> Fields:
-    is_secret = setting.config_type == ConfigType.PASSWORD
-
     def shown(value: Any) -> str | None:
-        return None if is_secret else config_text(value)
+        return None if setting.is_secret else config_text(value)
 
     return {
         "name": setting.name,
@@ -409,7 +402,7 @@ def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -
         "read_only": not setting.alterable,
         "is_default": setting.source == DEFAULT,
         "config_source": setting.source,
-        "is_sensitive": is_secret,
+        "is_sensitive": setting.is_secret,
         "synonyms": [synonym._asdict() | {"value": shown(synonym.value)} for synonym in setting.synonyms]
         if with_synonyms
         else [],

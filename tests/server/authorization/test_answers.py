@@ -396,6 +396,27 @@ def test_authorized_operations_are_those_that_acls_allow(tmp_path: Path) -> None
     asyncio.run(scenario())
 
 
+def test_settings_of_a_new_topic_need_their_own_operation(tmp_path: Path) -> None:
+    """KIP-525: who may create a topic, and not describe its settings, gets an error in their place."""
+    new = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+
+    async def made(client: Client, name: str) -> tuple[int, int, int, bool]:
+        topics = [{"name": name, **new}]
+        answer = await client.call(ApiKey.CREATE_TOPICS, topics=topics, timeout_ms=20_000, validate_only=False)
+        (topic,) = answer.topics
+        return topic.error_code, topic.topic_config_error_code, topic.num_partitions, bool(topic.configs)
+
+    async def scenario() -> None:
+        async with authorizing(tmp_path, 0) as (broker,):
+            admin, alice = Client(broker, ADMIN), Client(broker, "alice")
+            creates = allow("alice", Operation.CREATE, CLUSTER_NAME, ResourceType.CLUSTER)
+            await set_acls(admin, creates, allow("alice", Operation.DESCRIBE_CONFIGS, MINE))
+            assert await made(alice, MINE) == (0, 0, 1, True)
+            assert await made(alice, HIDDEN) == (0, TOPIC_ERROR, -1, False)
+
+    asyncio.run(scenario())
+
+
 async def operations(client: Client, version: int | None) -> tuple[Any, Any, Any]:
     """Those on the cluster and a topic, by Metadata of a version, and on a group."""
     cluster = {} if version is None else {"include_cluster_authorized_operations": True}

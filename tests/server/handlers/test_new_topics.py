@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kreplog.core.dynamic_configs import STATIC, TOPIC
 from kreplog.errors import ErrorCode
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import until_controlled
@@ -52,5 +55,47 @@ def test_topics_whose_metrics_would_have_the_same_names_are_refused(tmp_path: Pa
         assert "a_b collides with the existing topic a.b" in collides.error_message
         assert await errors("c_d", "a.b", "e_f") == [refused, ErrorCode.TOPIC_ALREADY_EXISTS, 0]
         assert await topics_of(client) == ["a.b", "c.d", "e_f"]
+
+    with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_new_topic_is_described_as_by_describe_configs(tmp_path: Path, version: int, validate_only: bool) -> None:
+    """KIP-525: partitions, replicas and all settings with their sources."""
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        topics = [new_topic("a", 3, retention_ms="5", cleanup_policy="compact"), new_topic("b"), new_topic("#")]
+        made, other, refused = await create(client, *topics, version=version, validate_only=validate_only)
+        assert [(topic.num_partitions, topic.replication_factor) for topic in (made, other)] == [(3, 1), (1, 1)]
+        assert (refused.num_partitions, refused.replication_factor, refused.configs) == (-1, -1, [])
+        shown = {config.name: config for config in made.configs}
+        assert {topic.topic_config_error_code for topic in (made, other, refused)} == {0}
+        assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("5", TOPIC)
+        assert (shown["cleanup.policy"].value, shown["segment.bytes"].value) == ("compact", "1048576")
+        assert shown["segment.bytes"].config_source == STATIC
+        if validate_only:
+            assert await topics_of(client) == []
+            return
+        for topic in (made, other):
+            resource = {"resource_type": 2, "resource_name": topic.name, "configuration_keys": None}
+            (described,) = (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource])).results
+            assert facts(topic.configs) == facts(described.configs)
+
+    with_broker(tmp_path, work, log_segment_bytes=1048576)
+
+
+def facts(configs: list[Any]) -> list[tuple[Any, ...]]:
+    return [
+        (config.name, config.value, config.read_only, config.config_source, config.is_sensitive) for config in configs
+    ]
+
+
+def test_versions_before_5_have_no_settings(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        (made,) = await create(client, new_topic("a"), version=4)
+        assert (made.error_code, made.num_partitions, made.configs) == (0, -1, [])
 
     with_broker(tmp_path, work)
