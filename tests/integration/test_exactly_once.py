@@ -206,10 +206,18 @@ class Faults:
 
 
 class Copies:
-    """The load, its loops and the plain group on a cluster, from `with` to the end of it; then all is judged."""
+    """The load, its loops and the plain group on a cluster, from `with` to the end of it; then all is judged.
+
+    loop: Copying, or what starts other members."""
 
     def __init__(
-        self, cluster: LocalCluster, net: namespaces.Net | None, folder: Path, protocols: Sequence[str], seed: int
+        self,
+        cluster: LocalCluster,
+        net: namespaces.Net | None,
+        folder: Path,
+        protocols: Sequence[str],
+        seed: int,
+        loop: Callable[[str, str, str, int, str, Path], Copying] = Copying,
     ) -> None:
         self.cluster = cluster
         targets = [f"copy-{protocol}" for protocol in protocols]
@@ -221,10 +229,11 @@ class Copies:
         self.load: Load = load_on(cluster, "read", PARTITIONS, producers=1, consumers=1, records_per_s=50)
         bootstrap = cluster.bootstrap()
         self.loops = [
-            Copying(bootstrap, "read", target, PARTITIONS, protocol, folder)
+            loop(bootstrap, "read", target, PARTITIONS, protocol, folder)
             for target, protocol in zip(targets, protocols, strict=True)
         ]
         self.plain = PlainCommits.to(bootstrap, "plain", "read")
+        self._chosen = random.Random(seed)
         self._stack = ExitStack()
         self.view = self._stack.enter_context(View(cluster))
         self.faults = Faults(cluster, net, self.view, self.loops, random.Random(seed))
@@ -240,6 +249,16 @@ class Copies:
             self._feeding.enter_context(self.load)
             self._stack.push(stack.pop_all())
         return self
+
+    def run(self, rounds: int) -> None:
+        """Rounds of faults; half of the time the next fault comes before all go on."""
+        self.go_on()
+        for number in range(rounds):
+            print(f"round {number}", end=": ")
+            self.faults.run()
+            if self._chosen.random() < 0.5:
+                self.go_on()
+        self.go_on()
 
     def go_on(self) -> None:
         """Wait until all of them do."""
@@ -262,6 +281,14 @@ class Copies:
         differences = [text for loop in self.loops for text in loop.differences()]
         assert not differences, "\n".join(differences)
         judge(self.cluster, self.load)
+
+    def counts(self) -> str:
+        """What was done, and nothing of it lost, as text."""
+        copied = ", ".join(f"{loop.copied} copied by {loop.protocol} ({loop.hung} hung)" for loop in self.loops)
+        return (
+            f"{self.load.acked} records acknowledged, {copied}, none lost, none twice, none of an aborted transaction; "
+            f"{self.plain.acknowledged} offsets of a plain group, none lost"
+        )
 
 
 def test_each_record_is_copied_once(
@@ -289,20 +316,9 @@ def test_each_record_is_copied_once(
 def test_each_record_is_copied_once_in_many_rounds(
     cluster_and_net: tuple[LocalCluster, namespaces.Net | None], tmp_path: Path, figure: Figure, seed: int
 ) -> None:
-    """Groups of both protocols; half of the time the next fault comes before all go on."""
+    """Groups of both protocols."""
     cluster, net = cluster_and_net
     with Copies(cluster, net, tmp_path, ["classic", "consumer"], seed) as copies:
-        copies.go_on()
-        chosen = random.Random(seed)
-        for number in range(ROUNDS):
-            print(f"round {number}", end=": ")
-            copies.faults.run()
-            if chosen.random() < 0.5:
-                copies.go_on()
-        copies.go_on()
+        copies.run(ROUNDS)
     copies.judge()
-    copied = ", ".join(f"{loop.copied} copied by {loop.protocol} ({loop.hung} hung)" for loop in copies.loops)
-    figure(
-        f"{ROUNDS} rounds of faults, {copies.load.acked} records acknowledged, {copied}, none lost, none twice, none "
-        f"of an aborted transaction; {copies.plain.acknowledged} offsets of a plain group, none lost (seed {seed})"
-    )
+    figure(f"{ROUNDS} rounds of faults, {copies.counts()} (seed {seed})")

@@ -1,6 +1,7 @@
 """The real Apache Kafka: its tools and its broker, one of each for the whole run.
 
 `make interop` runs this folder, and so does CI; `make test` does not, for it downloads Kafka and takes minutes.
+`KREPLOG_INTEROP=1 make test-long` runs the long tests here with the others.
 """
 
 from __future__ import annotations
