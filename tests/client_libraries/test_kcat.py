@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
 
 import pytest
 
 from kreplog import Record
 from kreplog.cluster.local_cluster import LocalCluster
 from tests.client_libraries.scenarios import Message, Scenarios, Sender, made
-from tests.integration.clusters import WITHIN_S
+from tests.integration.clusters import WITHIN_S, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat: apt-get install kcat")
 
@@ -112,3 +116,81 @@ def test_offsets_by_time(cluster: LocalCluster, client: Kcat) -> None:
     (first, _) = client.read(topic, 2)
     assert client.run("-Q", "-t", f"{topic}:0:{first.timestamp_ms}").split() == [topic, "[0]", "offset", "0"]
     assert client.run("-Q", "-t", f"{topic}:0:-1").split() == [topic, "[0]", "offset", "2"]
+
+
+class GroupMember:
+    """A process that reads as a member of a group, and commits the offsets of what it has read when it leaves."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, folder: Path, name: str) -> None:
+        self._records, self._log = folder / f"{name}-records", folder / f"{name}-log"
+        settings = ("auto.offset.reset=earliest", "heartbeat.interval.ms=100", "topic.metadata.refresh.interval.ms=500")
+        options = [part for setting in settings for part in ("-X", setting)]
+        with self._records.open("wb") as records, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["kcat", "-b", bootstrap, *options, "-u", "-G", group, topic], stdout=records, stderr=log
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """SIGTERM: it leaves the group."""
+        self._process.terminate()
+        self._process.wait(WITHIN_S)
+
+    @property
+    def values(self) -> list[str]:
+        return self._records.read_text().splitlines()
+
+    @property
+    def assignment(self) -> list[int]:
+        """The partitions, as of its last line on a rebalance."""
+        lines = re.findall(r"^% Group .* rebalanced .*: (assigned|revoked): (.*)$", self._log.read_text(), re.MULTILINE)
+        kind, partitions = lines[-1] if lines else ("revoked", "")
+        return [int(number) for number in re.findall(r"\[(\d+)\]", partitions)] if kind == "assigned" else []
+
+
+def test_members_share_commit_and_take_over(cluster: LocalCluster, client: Kcat, tmp_path: Path) -> None:
+    topic = made(cluster, partitions=2)
+
+    def member(name: str) -> GroupMember:
+        return GroupMember(cluster.bootstrap(), f"of-{topic}", topic, tmp_path, name)
+
+    with member("first") as first:
+        eventually(lambda: first.assignment == [0, 1], "the only member does not get all")
+        with member("second") as second:
+            eventually(lambda: sorted(first.assignment + second.assignment) == [0, 1], "no member gets a partition")
+            eventually(lambda: len(first.assignment) == len(second.assignment) == 1, "the partitions are not shared")
+            with client.producer() as send:
+                send(topic, [Message(b"%d" % number, partition=number % 2) for number in range(10)])
+            eventually(lambda: len(first.values) == len(second.values) == 5, "the records do not come")
+        eventually(lambda: first.assignment == [0, 1], "the partition of a member that has left stays without one")
+    with member("third") as third:
+        eventually(lambda: third.assignment == [0, 1], "the successor does not get all")
+        with client.producer() as send:
+            send(topic, [Message(b"%d" % number, partition=number % 2) for number in range(10, 20)])
+        eventually(lambda: len(third.values) >= 10, "the records do not come")
+    values = first.values + second.values + third.values
+    assert sorted(map(int, values)) == list(range(20)), "none came twice"
+
+
+def test_a_transaction_is_committed_at_the_end_of_input_and_aborted_by_a_signal(
+    cluster: LocalCluster, client: Kcat
+) -> None:
+    topic = made(cluster)
+    transactional = ("-X", f"transactional.id=of-{topic}", "-P", "-t", topic)
+    client.run(*transactional, given=b"a\nb\n")
+    aborted = subprocess.Popen(["kcat", "-b", cluster.bootstrap(), *transactional], stdin=subprocess.PIPE)
+    try:
+        assert aborted.stdin is not None
+        aborted.stdin.write(b"never\n" * 100_000)  # it reads its input by large blocks
+        aborted.stdin.flush()
+        uncommitted = ("-X", "isolation.level=read_uncommitted", "-C", "-t", topic, "-o", "beginning", "-c", "3", "-q")
+        assert client.run(*uncommitted).split() == ["a", "b", "never"]
+        aborted.send_signal(signal.SIGINT)
+        aborted.communicate(timeout=WITHIN_S)
+    finally:
+        aborted.kill()
+        aborted.wait()
+    client.run(*transactional, given=b"c\n")
+    assert [record.value for record in client.read(topic, 3)] == [b"a", b"b", b"c"]
