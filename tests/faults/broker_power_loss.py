@@ -189,7 +189,8 @@ def check_image(world: World, root: Path) -> None:
 def play(world: World) -> tuple[int, int]:
     rng = random.Random(f"{world.seed}-world")
     lives = random_lives(world, rng, life, most=3, calls=300, weight=5)
-    return play_lives(world, rng, lives, [(kind, partial(check_image, world)) for kind in ("ordered", "unordered")])
+    images = [(kind, partial(check_image, world)) for kind in ("ordered", "unordered")]
+    return play_lives(world, rng, lives, images, renames_folders=True)
 
 
 def main(directory: Path, first: int, seeds: int) -> None:

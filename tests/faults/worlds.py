@@ -74,10 +74,13 @@ def play_lives(
     lives: Iterable[Callable[[], None]],
     images: Sequence[tuple[str, Callable[[Path], None]]],
     check_after_death: Callable[[Path], object] | None = None,
+    *,
+    renames_folders: bool = False,
 ) -> tuple[int, int]:
     """All lives of one seed, each in a process of its own, and the images after each; returns deaths and images.
     images: their kinds, and what checks one in a child: of a file system with a journal (ordered), without one
-    (unordered), or nothing but what is durable (durable). Raises AssertionError."""
+    (unordered), or nothing but what is durable (durable). renames_folders: images have no folders but those of files,
+    since a durable one may have another name there. Raises AssertionError."""
     world.live.mkdir(parents=True)
     world.events.touch()
     image, deaths, checked = world.folder / "image", 0, 0
@@ -89,7 +92,7 @@ def play_lives(
             check_copy(world, check_after_death)
         for kind, check in images:
             files = world.shadow.image(OnlyDurable() if kind == "durable" else rng, kind == "ordered")
-            restore(files, world.shadow.folders(), image)
+            restore(files, set() if renames_folders else world.shadow.folders(), image)
             code, _ = ends_by(partial(check, image))
             assert code == 0, f"the {kind} image after life {number} ended with {code}"
             checked += 1
