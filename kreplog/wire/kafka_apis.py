@@ -126,8 +126,6 @@ LATER_VERSIONS: Mapping[int, str] = MappingProxyType(
         ApiKey.TXN_OFFSET_COMMIT: "6 has topic ids in place of names",
         ApiKey.DELETE_GROUPS: "3 has messages beside errors",
         ApiKey.DESCRIBE_LOG_DIRS: "5 has cordoned log directories (KIP-1066)",
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: "1 can forbid that the number of replicas changes (KIP-860)",
-        ApiKey.DESCRIBE_CLUSTER: "2 lists fenced brokers (KIP-1073)",
     }
 )
 """By API key: what the versions have that Kafka offers beyond those here."""

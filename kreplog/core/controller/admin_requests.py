@@ -24,7 +24,15 @@ from kreplog.core.controller.new_partitions import check_keeps_partitions
 from kreplog.core.controller.topic_names import TopicNames
 from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.core.nodes import TopicNode
-from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, KreplogError, NodeExistsError, NoNodeError
+from kreplog.errors import (
+    BadVersionError,
+    CoordinationError,
+    ErrorCode,
+    InvalidReplicationFactorError,
+    KreplogError,
+    NodeExistsError,
+    NoNodeError,
+)
 from kreplog.types import ElectionType, StoreOperation, TopicPartition, check_topic
 
 ATTEMPTS = 5
@@ -169,16 +177,24 @@ def pending_removals(name: str) -> Steps[list[int]]:
     return sorted(map(int, found or ()))
 
 
-def reassign(partition: TopicPartition, target: Sequence[int] | None, brokers: Collection[int]) -> Steps[None]:
+def reassign(
+    partition: TopicPartition, target: Sequence[int] | None, brokers: Collection[int], *, keep_count: bool = False
+) -> Steps[None]:
     """Request a reassignment, in place of a pending one of that partition; or with None as the target cancel that.
-    brokers: the live ones. Raises RefusedError (there is no such partition, or it is not being reassigned),
-    InvalidReplicaAssignmentError, CoordinationError."""
+    brokers: the live ones. keep_count: refuse another number of replicas than the partition has, or will have after a
+    reassignment under way (KIP-860). Raises RefusedError (there is no such partition, or it is not being reassigned),
+    InvalidReplicaAssignmentError, InvalidReplicationFactorError, CoordinationError."""
     topic = yield from stored_topic(partition.topic)
     if partition.partition not in topic.partitions:
         raise unknown(f"partition {partition}")
     if target is None:
         yield from _cancel_reassignment(partition)
         return
+    count = len(topic.partitions[partition.partition].target)
+    if keep_count and len(target) != count:
+        raise InvalidReplicationFactorError(
+            f"{partition} has {count} replicas, not {len(target)}, which the request does not allow to change"
+        )
     (pending,) = yield GetNodes((nodes.partition(partition, nodes.REASSIGNED),))
     if pending is not None:
         try:

@@ -333,13 +333,16 @@ class AdminHandlers:
     # Replicas and leaders
 
     async def alter_reassignments(self, request: Any) -> Fields:
+        keep_count = not request.allow_replication_factor_change
         responses = [
             {
                 "name": topic.name,
                 "partitions": [
                     await respond_to(
                         {"partition_index": partition.partition_index},
-                        self._reassign(TopicPartition(topic.name, partition.partition_index), partition.replicas),
+                        self._reassign(
+                            TopicPartition(topic.name, partition.partition_index), partition.replicas, keep_count
+                        ),
                     )
                     async for partition in in_slices(
                         {partition.partition_index: partition for partition in topic.partitions}.values()
@@ -348,10 +351,15 @@ class AdminHandlers:
             }
             async for topic in in_slices(request.topics)
         ]
-        return {"error_code": 0, "error_message": None, "responses": responses}
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "allow_replication_factor_change": not keep_count,
+            "responses": responses,
+        }
 
-    async def _reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> Fields:
-        await self._carry_out(admin_requests.reassign(partition, replicas, self._brokers()))
+    async def _reassign(self, partition: TopicPartition, replicas: Sequence[int] | None, keep_count: bool) -> Fields:
+        await self._carry_out(admin_requests.reassign(partition, replicas, self._brokers(), keep_count=keep_count))
         return {}
 
     async def list_reassignments(self, request: Any) -> Fields:

@@ -26,7 +26,7 @@ def queries(
     listener, and the quota of its client for topics that are created for it (KIP-599)."""
     return {
         ApiKey.METADATA: metadata.metadata,
-        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener, _: metadata.cluster(listener),
+        ApiKey.DESCRIBE_CLUSTER: lambda request, version, listener, _: metadata.cluster(request, listener),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version, listener, _: metadata.topic_partitions(
             request, listener
         ),

@@ -188,14 +188,20 @@ class MetadataHandlers:
 
         return limit, make
 
-    def cluster(self, listener: str) -> Description:
+    def cluster(self, request: Any, listener: str) -> Description:
+        """The response to DescribeCluster: live brokers, and as fenced (KIP-1073) those that have just failed, whose
+        addresses are still known."""
+        clients = self._for_clients(listener)
+        brokers = clients.listed if request.include_fenced_brokers else clients.live.values()
         fields: Fields = {
             "error_code": 0,
             "error_message": None,
             "endpoint_type": 1,
             "cluster_id": self._cluster_id() or "",
             "controller_id": self._metadata.controller_id,
-            "brokers": [_endpoint(broker, "broker_id") for broker in self.brokers_at(listener).values()],
+            "brokers": [
+                {**_endpoint(broker, "broker_id"), "is_fenced": broker.id not in clients.live} for broker in brokers
+            ],
         }
         return 0, lambda: fields
 

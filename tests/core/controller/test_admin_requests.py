@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -25,12 +26,13 @@ from kreplog.errors import (
     ConnectionLossError,
     ErrorCode,
     InvalidPartitionsError,
+    InvalidReplicationFactorError,
     InvalidTopicError,
     KreplogError,
     NodeExistsError,
     NoNodeError,
 )
-from kreplog.types import ElectionType, TopicPartition
+from kreplog.types import ElectionType, SetData, TopicPartition
 from tests.core.controller.request_store import BROKERS, RequestStore, refused
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -45,8 +47,10 @@ class World(RequestStore):
         partition: TopicPartition,
         target: tuple[int, ...] | None,
         before: Mapping[int, Callable[[], object]] | None = None,
+        *,
+        keep_count: bool = False,
     ) -> None:
-        self.carry_out(admin_requests.reassign(partition, target, BROKERS), before)
+        self.carry_out(admin_requests.reassign(partition, target, BROKERS, keep_count=keep_count), before)
 
     def create_beside(self, name: str) -> None:
         """Create a topic while the steps of another request are carried out."""
@@ -178,6 +182,29 @@ def test_a_request_that_always_meets_another_directory_is_refused(world: World) 
     with refused(ErrorCode.REASSIGNMENT_IN_PROGRESS):
         world.reassign(T0, (1, 3), {number: other if number % 2 else gone for number in range(1, ATTEMPTS + 1)})
     assert world.writes == ATTEMPTS
+
+
+def test_a_request_can_forbid_that_the_number_of_replicas_changes(world: World) -> None:
+    """KIP-860. While a reassignment is under way, the number is that which it leads to."""
+    for target in ((1, 2, 3), (3,)):
+        with pytest.raises(InvalidReplicationFactorError, match=rf"t-0 has 2 replicas, not {len(target)}"):
+            world.reassign(T0, target, keep_count=True)
+    assert world.writes == 0
+    world.reassign(T0, (1, 3), keep_count=True)
+    assert world.requested(T0) == (1, 3)
+    path = nodes.topic("t")
+    current = nodes.decode_topic(path, world.session.get(path))
+    moving = nodes.Assignment((1, 2, 3), adding=(3,))
+    changed = replace(current, partitions={**current.partitions, 1: moving})
+    world.session.multi([SetData(path, nodes.encode_topic(changed))])
+    with pytest.raises(InvalidReplicationFactorError, match="t-1 has 3 replicas, not 2"):
+        world.reassign(T1, (1, 2), keep_count=True)
+    world.reassign(T1, (2, 3, 1), keep_count=True)
+    world.reassign(T1, (3,))
+    world.complete(T1)
+    world.reassign(T1, (3,))
+    world.reassign(T1, None, keep_count=True)
+    assert world.requested(T1) == ()
 
 
 def test_a_reassignment_replaces_a_pending_one(world: World) -> None:
