@@ -249,6 +249,8 @@ def _add_cleaner(lines: list[str], cleaner: LogCleaner) -> None:
     _gauge(lines, f"{name}_max_clean_time_secs", "Duration of the last compaction.", round(found.clean_time_s, 3))
     help = "Bytes that the last compaction left, of those that it read."
     _gauge(lines, f"{name}_cleaner_recopy_percent", help, found.recopy_percent)
+    help = "Share of log.cleaner.dedupe.buffer.size, for one thread, that the keys of the last compaction took."
+    _gauge(lines, f"{name}_max_buffer_utilization_percent", help, found.buffer_percent)
 
 
 # The cluster

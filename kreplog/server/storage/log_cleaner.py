@@ -27,6 +27,9 @@ _log = logging.getLogger("kreplog.server")
 
 T = TypeVar("T")
 
+KEY_BYTES = 24
+"""Bytes of dedupe_buffer_size for each key: a slot of kreplog._native.key_map."""
+
 
 class CleanerSettings(NamedTuple):
     """log.cleaner.threads, .backoff.ms and .io.max.bytes.per.second, None for no limit."""
@@ -40,13 +43,15 @@ class CleanerSettings(NamedTuple):
 class CleanerStatistics:
     """The figures of Kafka's metrics of a cleaner. max_dirty_percent, max_delay_s: of the logs that were measured last,
     whose oldest dirty records are past max.compaction.lag.ms by so much. last_run_s: when that was, monotonic.
-    clean_time_s, recopy_percent: duration of the last compaction, and the bytes that it left of those that it read."""
+    clean_time_s, recopy_percent: duration of the last compaction, and the bytes that it left of those that it read.
+    buffer_percent: share of its memory for keys that it used."""
 
     max_dirty_percent: int = 0
     max_delay_s: int = 0
     last_run_s: float = field(default_factory=time.monotonic)
     clean_time_s: float = 0.0
     recopy_percent: int = 0
+    buffer_percent: int = 0
 
 
 class LogCleaner:
@@ -116,7 +121,7 @@ class LogCleaner:
         if not replica.removed:
             self._note_sealed(replica)
         if report is not None:
-            self._note_report(report, time.monotonic() - began_s)
+            self._note_report(report, time.monotonic() - began_s, replica.log.config.dedupe_buffer_size)
         return uncleanable is not None or (report is not None and report.end_offset > report.start_offset)
 
     async def _choose(self) -> Replica | None:
@@ -136,9 +141,10 @@ class LogCleaner:
         present = set(self._compacting())
         return self.queue.begin({replica: backlog for replica, backlog in backlogs.items() if replica in present})
 
-    def _note_report(self, report: CompactionReport, seconds: float) -> None:
+    def _note_report(self, report: CompactionReport, seconds: float, buffer_size: int) -> None:
         self.statistics.clean_time_s = seconds
         self.statistics.recopy_percent = 100 * report.bytes_after // max(1, report.bytes_before)
+        self.statistics.buffer_percent = 100 * report.keys * KEY_BYTES // buffer_size
         _log.debug("compacted to offset %d in %.3f s: %s", report.end_offset, seconds, report)
 
     def uncleanable_bytes(self) -> int:

@@ -12,6 +12,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client, the extra `dev`")
 
 import kreplog
+from kreplog._native.batch import build
 from kreplog.core.effects import Send
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
@@ -23,7 +24,7 @@ from kreplog.server.settings import load
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving
-from tests.server.test_broker import Client
+from tests.server.test_broker import TP, Client
 
 CONTROLLER = "kafka_controller_kafkacontroller"
 STATS = "kafka_controller_controllerstats"
@@ -118,6 +119,44 @@ def test_metrics_of_a_broker(tmp_path: Path, batch: bytes) -> None:
         assert result["kafka_server_socketservermetrics_connection_count",] >= 1
         assert result["kafka_log_logmanager_offlinelogdirectorycount",] == 0
         assert 10 << 20 < result["process_resident_memory_bytes",] < 4 << 30
+
+    asyncio.run(main())
+
+
+def test_metrics_of_the_cleaner(tmp_path: Path) -> None:
+    """Under the names of Kafka's LogCleaner and LogCleanerManager."""
+    settings = {"cleanup.policy": "compact", "segment.bytes": "1000", "min.cleanable.dirty.ratio": "0.01"}
+    topic = {"name": TP.topic, "num_partitions": 1, "replication_factor": 1, "assignments": []}
+    configs = [{"name": name, "value": value} for name, value in settings.items()]
+    cleaner, manager = "kafka_log_logcleaner", "kafka_log_logcleanermanager"
+
+    async def main() -> None:
+        buffer = {"log_cleaner_backoff_ms": 10, "log_cleaner_dedupe_buffer_size": 2400}
+        async with serving(tmp_path, 1, metrics_listener=ANYWHERE, **buffer) as (broker,):
+            client = Client(broker)
+            before = await scrape(broker)
+            assert before[f"{cleaner}_max_buffer_utilization_percent",] == 0
+            topics = [topic | {"configs": configs}]
+            await client.call(ApiKey.CREATE_TOPICS, 5, topics=topics, timeout_ms=10_000, validate_only=False)
+            records = build([b"v" * 100] * 5, keys=[b"%d" % number for number in range(5)])
+            for _ in range(20):
+                await client.produce(records)
+
+            async def is_compacted() -> bool:
+                found = await scrape(broker)
+                after.update(found)
+                return found[f"{cleaner}_max_buffer_utilization_percent",] > 0
+
+            after: Metrics = {}
+            await eventually(is_compacted)
+            assert after[f"{cleaner}_max_buffer_utilization_percent",] == 5  # 5 keys of 24 bytes in 2,400
+            assert after[f"{cleaner}_max_clean_time_secs",] >= 0
+            assert 0 < after[f"{cleaner}_cleaner_recopy_percent",] <= 100
+            assert after[f"{cleaner}_max_compaction_delay_secs",] == 0
+            assert after[f"{manager}_uncleanable_partitions_count",] == after[f"{manager}_uncleanable_bytes",] == 0
+            assert 0 <= after[f"{manager}_max_dirty_percent",] <= 100
+            assert after[f"{manager}_time_since_last_run_ms",] >= 0
+            client.peer.close()
 
     asyncio.run(main())
 

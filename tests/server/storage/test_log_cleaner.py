@@ -12,11 +12,12 @@ import pytest
 
 from kreplog import Log
 from kreplog._native.batch import build
+from kreplog._native.key_map import KeyMap
 from kreplog.config import TopicConfig
 from kreplog.core import effects, events
 from kreplog.errors import DiskFullError, LogFailedError, ResourceExhaustedError, StorageError
 from kreplog.managed_log import ManagedLog
-from kreplog.server.storage.log_cleaner import CleanerSettings
+from kreplog.server.storage.log_cleaner import KEY_BYTES, CleanerSettings
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
@@ -81,6 +82,8 @@ def test_logs_are_compacted_whose_policy_says_so(life: Life) -> None:
         async with cleaning(logs):
             await until(lambda: count(logs) < 30 and not logs.cleaner.queue.in_progress)
             assert 0 < logs.cleaner.statistics.recopy_percent < 50
+            buffer_size = logs.hosted.of(TP).log.config.dedupe_buffer_size
+            assert KeyMap(buffer_size, 10**9).limit == pytest.approx(0.9 * buffer_size / KEY_BYTES, abs=1)
         assert count(logs, retained) == 100
         logs.execute(effects.ConfigureLog(retained, COMPACTED))
         async with cleaning(logs):
