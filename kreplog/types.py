@@ -294,10 +294,12 @@ DEFAULT_LISTENER = SecurityProtocol.PLAINTEXT.name
 
 
 class ConfigResource(IntEnum):
-    """Types of resources that have configs, by their numbers in requests; those that clients here may name."""
+    """Types of resources that have configs, by their numbers in requests; here no loggers and client metrics have."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 

@@ -17,6 +17,7 @@ from kreplog.core.setting_values import field_type
 from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC, DEFAULT = range(1, 6)
+DYNAMIC_GROUP = 8
 """Sources of a value in DescribeConfigs."""
 
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -17,6 +17,7 @@
     /admin/unclean_leader_election                  JSON list of [topic, partition]
     /config/topics/[topic]                          settings under Kafka's names
     /config/brokers/[id], /config/brokers/default   dynamic configs of a broker, and of all: texts by Kafka's names
+    /config/groups                                  all configs of groups, see core.groups.group_configs
     /feature                                        the finalized level of kreplog.version, see core.features
     /acls                                           all ACLs, see core.security.acl_requests
     /client_quotas                                  all client quotas, see core.quotas.quota_requests
@@ -65,6 +66,7 @@ PREFERRED_ELECTION = "/admin/preferred_replica_election"
 UNCLEAN_ELECTION = "/admin/unclean_leader_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
 FEATURE = "/feature"
 ACLS = "/acls"
 CLIENT_QUOTAS = "/client_quotas"

@@ -43,6 +43,7 @@ from kreplog.server.replication.senders import make_senders
 from kreplog.server.runtime.core_runners import CoreRunners, make_cores
 from kreplog.server.runtime.effect_executor import EffectExecutor
 from kreplog.server.runtime.feature_cache import FeatureCache
+from kreplog.server.runtime.group_config_cache import GroupConfigCache
 from kreplog.server.runtime.pauses import MeasuredEventLoop
 from kreplog.server.runtime.periodic import (
     enforce_retention,
@@ -119,6 +120,7 @@ class Broker:
             "store": self.store.run(),
             "credentials": self.user_credentials.run(),
             "quotas": self.quota_cache.run(),
+            "group-configs": self.group_config_cache.run(),
             "features": self.feature_cache.run(),
             "checkpoints": write_checkpoints(logs, settings.checkpoint_interval_ms),
             "retention": enforce_retention(logs, self.runners.replicas.put, settings.retention_check_interval_ms),
@@ -253,6 +255,7 @@ class Broker:
         self.user_credentials = CredentialCache(self.store)
         quotas = self.server.client_quotas = quota_manager_of(settings)
         self.quota_cache = QuotaCache(self.store, quotas, self.server.unmute_all)
+        self.group_config_cache = GroupConfigCache(self.store, self.cores.groups.configs, settings.groups)
         self.feature_cache = FeatureCache(self.store)
         append, transactions = runners.replicas.put, runners.transactions.put
         self.logs = LogManager(self.hosted, append, self._pool, cleaner_settings_of(settings))
@@ -281,6 +284,8 @@ class Broker:
             acl_cache=self.acl_cache,
             quotas=quotas,
             quota_cache=self.quota_cache,
+            group_configs=self.cores.groups.configs,
+            group_config_cache=self.group_config_cache,
             feature_cache=self.feature_cache,
         )
         self.api = Api(host)
@@ -320,6 +325,7 @@ class Broker:
             self.acl_cache.session_started()
         self.user_credentials.session_started()
         self.quota_cache.session_started()
+        self.group_config_cache.session_started()
         self.feature_cache.session_started()
         self.runners.session_started(session_id)
 

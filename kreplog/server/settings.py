@@ -26,6 +26,7 @@ from kreplog.config import (
 from kreplog.coord.zookeeper_security import ZooKeeperSecurity
 from kreplog.core.broker.stray_retention import DEFAULT_RETENTION_MS
 from kreplog.core.dynamic_configs import ALTER_LOG_DIRS_RATE
+from kreplog.core.groups.group_configs import static_times, times_error
 from kreplog.core.setting_values import (
     BOOLEAN,
     SECRET,
@@ -423,19 +424,9 @@ def sasl_settings(settings: BrokerSettings, listener: str) -> SaslConfig:
 def _check_heartbeats(groups: GroupConfig) -> None:
     """Raise UsageError for a heartbeat interval or session time-out of consumer groups outside of its bounds, or of
     which no member can keep alive."""
-    for name in ("heartbeat.interval.ms", "session.timeout.ms"):
-        low, value, high = (getattr(groups, _GROUPS[f"group.consumer.{bound}{name}"]) for bound in ("min.", "", "max."))
-        if not low <= value <= high:
-            raise UsageError(
-                f"group.consumer.{name} = {value} must be within group.consumer.min.{name} = {low} and "
-                f"group.consumer.max.{name} = {high}"
-            )
-    interval_ms, timeout_ms = groups.group_consumer_heartbeat_interval_ms, groups.group_consumer_session_timeout_ms
-    if interval_ms >= timeout_ms:
-        raise UsageError(
-            f"group.consumer.heartbeat.interval.ms = {interval_ms} must be below group.consumer.session.timeout.ms = "
-            f"{timeout_ms}: a member that sends heartbeats would be taken for dead"
-        )
+    error = times_error(static_times(groups), groups, "group.")
+    if error is not None:
+        raise UsageError(error)
 
 
 def given_value(settings: BrokerSettings, name: str) -> Any:

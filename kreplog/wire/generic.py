@@ -129,6 +129,7 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _own("ConsumerGroupHeartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _own("ConsumerGroupDescribe"),
     ApiKey.DESCRIBE_CLUSTER: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
+    ApiKey.LIST_CONFIG_RESOURCES: (admin.ListConfigResourcesRequest, admin.ListConfigResourcesResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         admin.DescribeTopicPartitionsRequest,
         admin.DescribeTopicPartitionsResponse,

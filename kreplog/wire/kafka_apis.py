@@ -109,7 +109,6 @@ NOT_OFFERED: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
         64: "a registration ends with the broker's session",
         **dict.fromkeys((71, 72), _NO_CLIENT_METRICS),
-        74: "topics and brokers alone have settings",
         **dict.fromkeys((*range(76, 80), *range(83, 88), *range(90, 93)), _NO_SHARE_GROUPS),
         **dict.fromkeys((88, 89, 93), _NO_STREAMS_GROUPS),
     }

@@ -71,6 +71,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -129,6 +130,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: (0, 2),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
         ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
+        ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )
@@ -222,6 +224,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: 0,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
         ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
+        ApiKey.LIST_CONFIG_RESOURCES: 0,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
     }
 )

@@ -180,6 +180,30 @@ def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, ad
     eventually(lambda: settings() == {**before, **changes}, "the settings do not change")
 
 
+def test_configs_of_a_group_are_described_and_altered(admin: Any) -> None:
+    group, name = "configured", "consumer.session.timeout.ms"
+    operations = library.AlterConfigOpType
+
+    def described() -> list[tuple[str, int]]:
+        found = done(admin.describe_configs([library.ConfigResource(library.ResourceType.GROUP, group)]))[name]
+        return [(found.value, found.source), *((each.value, each.source) for each in found.synonyms.values())]
+
+    def alter(value: str | None, operation: Any) -> None:
+        entry = library.ConfigEntry(name, value, incremental_operation=operation)
+        resource = library.ConfigResource(library.ResourceType.GROUP, group, incremental_configs=[entry])
+        done(admin.incremental_alter_configs([resource]))
+
+    (default, source), *_ = before = described()
+    assert (default, source) == ("45000", library.ConfigSource.DEFAULT_CONFIG.value)
+    alter("50000", operations.SET)
+    own = ("50000", library.ConfigSource.GROUP_CONFIG.value)
+    eventually(lambda: described()[:2] == [own, own], "the configs do not change")
+    with pytest.raises(confluent.KafkaException, match="must be within"):
+        alter("60001", operations.SET)
+    alter(None, operations.DELETE)
+    eventually(lambda: described() == before, "the configs do not change back")
+
+
 def test_lists_are_appended_to_and_throttles_of_brokers_deleted(cluster: LocalCluster, admin: Any) -> None:
     topic, throttled = made(cluster), "leader.replication.throttled.replicas"
     operations = library.AlterConfigOpType

@@ -193,6 +193,24 @@ def test_settings_are_described_and_altered(cluster: LocalCluster, admin: Any) -
     assert settings() == before
 
 
+def test_configs_of_a_group_are_described_altered_and_listed(admin: Any) -> None:
+    group, name = "configured", "consumer.heartbeat.interval.ms"
+
+    def entry() -> tuple[str, str]:
+        requested = ConfigResource(ConfigResourceType.GROUP, group)
+        found = admin.describe_configs([requested], config_filter="all")["group"][group][name]
+        return found["value"], found["config_source"]
+
+    before = entry()
+    admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, {name: "15000"})])
+    eventually(lambda: entry()[0] == "15000", "the configs do not change")
+    eventually(lambda: group in str(admin.list_config_resources([ConfigResourceType.GROUP])), "no group is listed")
+    refused = admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, {name: "15001"})])
+    assert "InvalidConfig" in str(refused)
+    admin.reset_configs([ConfigResource(ConfigResourceType.GROUP, group, {name: None})])
+    eventually(lambda: entry() == before, "the configs do not change back")
+
+
 def test_settings_of_a_broker_are_described(admin: Any) -> None:
     result = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"][
         "1"

@@ -16,8 +16,8 @@ from tests.interop.test_groups import COUNT, groups
 
 pytestmark = pytest.mark.interop
 
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
-"""The tool's place since Kafka 4.0."""
+DUMP, CONFIG_TOOL = "org.apache.kafka.tools.DumpLogSegments", "org.apache.kafka.tools.ConfigCommand"
+"""The tools' places in the newest Kafka."""
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,31 @@ def test_the_tool_resets_and_deletes(newest: Kafka, cluster: LocalCluster) -> No
     assert "Successful" in output, output
     assert "successful" in groups(newest, cluster, "--delete", *named)
     assert "tended" not in groups(newest, cluster, "--list").split()
+
+
+def test_kafkas_tool_changes_configs_of_groups(newest: Kafka, cluster: LocalCluster) -> None:
+    every = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "groups")
+    own = (*every, "--entity-name", "configured")
+    given = "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=300"
+    newest.run(CONFIG_TOOL, *own, "--alter", "--add-config", given)
+    for entity in (own, every):  # without a name: of all groups that have some
+        output = newest.run(CONFIG_TOOL, *entity, "--describe")
+        assert "configured" in output, output
+        assert (
+            "consumer.session.timeout.ms=50000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:"
+            "consumer.session.timeout.ms=50000, DEFAULT_CONFIG:group.consumer.session.timeout.ms=45000}"
+        ) in output, output
+        assert "consumer.heartbeat.interval.ms=300 sensitive=false" in output, output
+    assert consumed(newest, cluster, "configured", COUNT) == list(range(COUNT))
+    newest.run(CONFIG_TOOL, *own, "--alter", "--delete-config", "consumer.session.timeout.ms")
+    output = newest.run(CONFIG_TOOL, *own, "--describe")
+    assert "consumer.session.timeout.ms" not in output and "consumer.heartbeat.interval.ms=300" in output, output
+    for refused, reason in (
+        ("consumer.session.timeout.ms=60001", "must be within"),
+        ("share.session.timeout.ms=50000", "is a setting of share groups"),
+    ):
+        with pytest.raises(AssertionError, match=reason):
+            newest.run(CONFIG_TOOL, *own, "--alter", "--add-config", refused)
 
 
 def test_the_dump_tool_reads_the_records(newest: Kafka, cluster: LocalCluster) -> None:

@@ -54,6 +54,7 @@ from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, s
 from kreplog.core.groups.described_consumers import described
 from kreplog.core.groups.error_responses import error_response
 from kreplog.core.groups.group import Group, group_size
+from kreplog.core.groups.group_configs import GroupConfigs
 from kreplog.core.groups.group_writes import Outcome
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.member import Member
@@ -83,7 +84,7 @@ _NEW_MEMBER = ConsumerMemberMetadata(None, None, "", "", (), None, -1, None)
 class ConsumerMembership:
     """Heartbeats, time-outs and descriptions of consumer groups. cluster: this broker's metadata. unique: returns a
     text that no process has returned before. classic: the members of classic groups. replay: takes a request that has
-    waited."""
+    waited. configs: what groups have in place of `config`."""
 
     def __init__(
         self,
@@ -95,10 +96,12 @@ class ConsumerMembership:
         totals: GroupTotals,
         classic: Membership,
         replay: Callable[[GroupShard, Hashable, MemberRequest, int], Steps[None]],
+        configs: GroupConfigs,
     ) -> None:
         self._classic = classic
         self._replay = replay
         self._config = config
+        self._configs = configs
         self._assignors = config.consumer_assignors
         self._timers = timers
         self._log = log
@@ -288,7 +291,7 @@ class ConsumerMembership:
             None,
             member_id,
             current.member_epoch,
-            self._config.group_consumer_heartbeat_interval_ms,
+            self._configs.times_of(group.group_id).heartbeat_interval_ms,
             current.assigned if self._includes_assignment(consumer, member_id, request, before, current) else None,
         )
 
@@ -481,13 +484,11 @@ class ConsumerMembership:
         self._begin_epoch(consumer)
 
     def renew(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
-        consumer, timeout_ms = consumer_of(group), self._config.group_consumer_session_timeout_ms
+        consumer = consumer_of(group)
         if member_id not in consumer.sessions:
             consumer.sessions[member_id] = Deadline(partial(self._session_expired, shard, group, member_id))
-        classic = consumer.members[member_id].classic
-        self._timers.set(
-            consumer.sessions[member_id], now_ms + (timeout_ms if classic is None else classic.session_timeout_ms)
-        )
+        times = consumer.members[member_id].classic or self._configs.times_of(group.group_id)
+        self._timers.set(consumer.sessions[member_id], now_ms + times.session_timeout_ms)
 
     def limit_revocation(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> None:
         """A member has its rebalance time-out to revoke partitions, from when it has to."""

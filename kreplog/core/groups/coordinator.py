@@ -63,6 +63,7 @@ from kreplog.core.groups.consumer_membership import ConsumerMembership
 from kreplog.core.groups.deleted_partitions import DeletedPartitions
 from kreplog.core.groups.error_responses import error_response
 from kreplog.core.groups.group import Group
+from kreplog.core.groups.group_configs import GroupConfigs
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
@@ -96,7 +97,7 @@ class GroupCoordinator:
 
     cluster: this broker's copy of the cluster's metadata, for the partitions of `__consumer_offsets` and the topics of
     members. unique: returns a text that no process has returned before. memory: the account for what groups take.
-    shards: by partition number. totals: for metrics.
+    shards: by partition number. configs: the dynamic ones of groups, replaced in place. totals: for metrics.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class GroupCoordinator:
         memory: MemoryAccount | None = None,
     ) -> None:
         self.config = config
+        self.configs = GroupConfigs(config)
         self.shards: dict[int, GroupShard] = {}
         self._memory = memory or MemoryAccount()
         self._cluster = cluster
@@ -115,7 +117,15 @@ class GroupCoordinator:
         self.totals = GroupTotals()
         self._membership = Membership(config, self._timers, self._log, unique, self.totals)
         self._consumers = ConsumerMembership(
-            config, self._timers, self._log, unique, cluster, self.totals, self._membership, self._handle
+            config,
+            self._timers,
+            self._log,
+            unique,
+            cluster,
+            self.totals,
+            self._membership,
+            self._handle,
+            self.configs,
         )
         self._classic_members = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
         self._offsets = CommittedOffsets(

@@ -108,7 +108,7 @@ def delete_topics(check: AuthorizationCheck, request: Any) -> Authorized:
 
 # Settings
 
-_OF_CLUSTER = frozenset({ConfigResource.BROKER, 8, 16})
+_OF_CLUSTER = frozenset({ConfigResource.BROKER, ConfigResource.BROKER_LOGGER, ConfigResource.CLIENT_METRICS})
 """Numbers of config resources that are the cluster's: brokers, their loggers, and client metrics."""
 
 
@@ -147,6 +147,10 @@ def _config_failure(check: AuthorizationCheck, operation: Operation, kind: int, 
         resource_type = ResourceType.TOPIC if kind == ConfigResource.TOPIC else ResourceType.GROUP
         return None if check.allows(operation, resource_type, name) else FAILURES[resource_type]
     return None
+
+
+def refused_config_resources(request: Any, error: ErrorCode) -> Fields:
+    return {"error_code": int(error), "config_resources": []}
 
 
 # The cluster

@@ -63,6 +63,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         ApiKey.CREATE_PARTITIONS: admin_rules.create_partitions,
         # Settings and the cluster
         ApiKey.DESCRIBE_CONFIGS: admin_rules.describe_configs,
+        ApiKey.LIST_CONFIG_RESOURCES: on_cluster(Operation.DESCRIBE_CONFIGS, admin_rules.refused_config_resources),
         ApiKey.ALTER_CONFIGS: admin_rules.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: admin_rules.alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: on_cluster(Operation.ALTER, admin_rules.refused_moves),

@@ -23,6 +23,7 @@ from kreplog.core.broker.request_parts import PartResponses, split_control, spli
 from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from kreplog.core.events import Received
 from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
+from kreplog.core.groups.group_configs import GroupConfigs
 from kreplog.core.messages import (
     CONSUMER,
     ControlledShutdownRequest,
@@ -75,6 +76,7 @@ from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import ALLOWANCE, INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
 from kreplog.server.runtime.feature_cache import FeatureCache
+from kreplog.server.runtime.group_config_cache import GroupConfigCache
 from kreplog.server.runtime.quota_cache import QuotaCache
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.security.credential_cache import CredentialCache
@@ -161,6 +163,8 @@ class Host:
     acl_cache: AclCache | None
     quotas: ClientQuotaManager
     quota_cache: QuotaCache
+    group_configs: GroupConfigs
+    group_config_cache: GroupConfigCache
     feature_cache: FeatureCache
 
 
@@ -185,6 +189,7 @@ class Api:
             lambda: own,
             self._missing_topic,
             loop_ms,
+            host.group_configs,
         )
         metadata = self._metadata_handlers
         self._stored = StoredMetadata(host.store, host.metadata_waits, host.topics.replaced, settings.topic, loop_ms)
@@ -223,7 +228,7 @@ class Api:
         self._coordinators = CoordinatorHandlers(
             self._admin, host.topics, metadata.brokers_at, settings.groups, settings.transactions
         )
-        configs = ConfigHandlers(store, host.topics, host.dynamic)
+        configs = ConfigHandlers(store, host.topics, host.dynamic, host.group_config_cache)
         acls = AclHandlers(store, host.authorizer, host.acl_cache)
         quotas = QuotaHandlers(store, host.quotas, host.quota_cache)
         self._features = FeatureHandlers(store, host.feature_cache)

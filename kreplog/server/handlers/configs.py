@@ -1,11 +1,14 @@
-"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics and of brokers (KIP-226).
+"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics, of brokers (KIP-226), and of groups (KIP-848).
 
-New settings are written to the store by the steps of core.controller.config_requests; the controller, which watches
-them, sends them to the brokers. Requests are messages of kreplog.wire.generic, results the fields of their responses.
+New settings of topics and brokers are written to the store by the steps of core.controller.config_requests; the
+controller, which watches them, sends them to the brokers. Those of groups every broker reads there, see
+core.groups.group_configs. Requests are messages of kreplog.wire.generic, results the fields of their responses.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,15 +16,18 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core.controller.admin_requests import RefusedError
 from kreplog.core.controller.config_requests import alter_broker, alter_topic
-from kreplog.core.dynamic_configs import Change, altered, parsed, resource_error
+from kreplog.core.dynamic_configs import Change, InvalidSettingError, altered, parsed, resource_error
+from kreplog.core.groups.group_configs import alter_group, group_error
+from kreplog.core.groups.group_configs import altered as altered_group
 from kreplog.core.messages import BrokerConfigs
 from kreplog.core.topic_settings import altered as altered_topic
 from kreplog.core.topic_settings import without_own
-from kreplog.errors import ErrorCode
+from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.server.dynamic_settings import PARSERS, DynamicSettings
 from kreplog.server.handlers.admin import Fields, first_by_name, refuse_repeated, respond_to
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
+from kreplog.server.runtime.group_config_cache import GroupConfigCache
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.runtime.store_steps import carry_out
 from kreplog.types import ConfigResource
@@ -31,12 +37,16 @@ METADATA_WAIT_S = 2.0
 
 
 class ConfigHandlers:
-    """Handlers of requests that change settings of topics and brokers."""
+    """Handlers of requests that change settings of topics, brokers and groups. groups: this broker's copy of theirs."""
 
-    def __init__(self, store: AnySession, topics: TopicViews, settings: DynamicSettings) -> None:
+    def __init__(
+        self, store: AnySession, topics: TopicViews, settings: DynamicSettings, groups: GroupConfigCache
+    ) -> None:
         self._store = store
+        self._groups = groups
         self._topics = topics
         self._settings = settings
+        self._writing_groups = asyncio.Lock()  # the requests of this broker need not race each other
 
     async def replace(self, request: Any) -> Fields:
         """AlterConfigs: settings that are not given return to their defaults."""
@@ -69,8 +79,10 @@ class ConfigHandlers:
     ) -> Fields:
         if kind == ConfigResource.BROKER:
             return await self._alter_broker(name, changes, validate_only, keep)
+        if kind == ConfigResource.GROUP:
+            return await self._alter_group(name, changes, validate_only, keep)
         if kind != ConfigResource.TOPIC:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "only settings of topics and brokers can be altered")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "only settings of topics, brokers and groups can be altered")
         default = without_own(self._settings.static.topic)
 
         def alter(before: TopicConfig | None, replicas: int) -> TopicConfig:
@@ -98,6 +110,24 @@ class ConfigHandlers:
         if not validate_only:
             valid, _ = parsed(BrokerConfigs(configs) if name else BrokerConfigs((), configs), PARSERS)
             await self._topics.until(partial(self._applies, subject, valid), METADATA_WAIT_S)
+        return {}
+
+    async def _alter_group(self, name: str, changes: Sequence[Change], validate_only: bool, keep: bool) -> Fields:
+        refused = group_error(name)
+        if refused is not None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, refused)
+
+        def alter(before: Mapping[str, str]) -> dict[str, str]:
+            try:
+                return altered_group(before, changes, self._settings.static.groups, keep=keep)
+            except InvalidSettingError as error:
+                raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+        async with self._writing_groups:
+            await carry_out(alter_group(name, alter, validate_only=validate_only), self._store, in_thread=True)
+        if not validate_only:
+            with contextlib.suppress(CoordinationError):  # it is written: the cache repeats the read
+                await self._groups.refresh()
         return {}
 
     def _applies(self, subject: int | None, expected: BrokerConfigs) -> bool:

@@ -31,6 +31,7 @@ def queries(
             request, listener
         ),
         ApiKey.DESCRIBE_CONFIGS: lambda request, *_: metadata.configs(request),
+        ApiKey.LIST_CONFIG_RESOURCES: lambda request, version, *_: metadata.config_resources(request, version),
         ApiKey.DESCRIBE_LOG_DIRS: lambda request, *_: metadata.log_dirs(request),
         ApiKey.DESCRIBE_PRODUCERS: lambda request, *_: producers.describe(request),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda request, *_: users.describe(request),

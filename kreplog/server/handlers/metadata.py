@@ -17,6 +17,8 @@ from kreplog.core.broker.advertised_brokers import AdvertisedBrokers, advertised
 from kreplog.core.broker.described_partitions import START, PartitionCursor, portion, portion_limit, topics_from
 from kreplog.core.broker.recently_failed import RecentlyFailedBrokers
 from kreplog.core.dynamic_configs import DEFAULT, DYNAMIC, config_text, resource_error
+from kreplog.core.groups.group_configs import GroupConfigs, group_error
+from kreplog.core.groups.group_configs import described as described_group
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.topic_settings import Described
@@ -83,8 +85,10 @@ class MetadataHandlers:
         own: Callable[[], BrokerRegistration],
         missing: Callable[[str, bool, Mutate], ErrorCode],
         now_ms: Callable[[], int],
+        group_configs: GroupConfigs,
     ) -> None:
         self._settings = settings
+        self._group_configs = group_configs
         self._broker_id = settings.static.broker_id
         self._metadata = metadata
         self._topics = topics
@@ -239,10 +243,16 @@ class MetadataHandlers:
             if refused is not None:
                 return response | {"error_code": ErrorCode.INVALID_REQUEST, "error_message": refused}
             found = self._broker_settings() if resource.resource_name else self._cluster_settings()
+        elif resource.resource_type == ConfigResource.GROUP:
+            refused = group_error(resource.resource_name)
+            if refused is not None:
+                return response | {"error_code": ErrorCode.INVALID_REQUEST, "error_message": refused}
+            texts = self._group_configs.texts.get(resource.resource_name, {})
+            found = described_group(texts, self._settings.synonyms)
         else:
             return response | {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": "only settings of brokers and topics can be described",
+                "error_message": "only settings of brokers, topics and groups can be described",
             }
         keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
         return response | {
@@ -258,6 +268,25 @@ class MetadataHandlers:
         for name in sorted(DYNAMIC):
             config_type = SETTINGS[name].type.config_type
             yield Described(name, config_type, True, tuple(self._settings.default_synonyms(name)))
+
+    def config_resources(self, request: Any, version: int) -> Description:
+        """ListConfigResources: names of what has configs, by type (KIP-1142); before version 1 of client metrics alone.
+        Those of groups are the ones that have dynamic configs, whether they have members or not."""
+        requested = set(request.resource_types or ConfigResource) if version else {ConfigResource.CLIENT_METRICS}
+        if not requested <= set(ConfigResource):
+            return 0, lambda: {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
+        names: dict[ConfigResource, Collection[str]] = {
+            ConfigResource.TOPIC: self._topics.all,
+            ConfigResource.BROKER: [str(broker_id) for broker_id in self.brokers],
+            ConfigResource.GROUP: self._group_configs.texts,
+        }
+        found = [(kind, names[kind]) for kind in sorted(requested & names.keys())]
+        return sum(len(of_type) for _, of_type in found), lambda: {
+            "error_code": 0,
+            "config_resources": [
+                {"resource_name": name, "resource_type": kind} for kind, of_type in found for name in sorted(of_type)
+            ],
+        }
 
     # Log directories
 

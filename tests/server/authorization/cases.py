@@ -479,6 +479,18 @@ def _administration() -> list[Case]:
             [on_cluster(describe_configs)],
         ),
         Case(
+            "DescribeConfigs of a group",
+            ApiKey.DESCRIBE_CONFIGS,
+            {"resources": [_config(32, GROUP, configuration_keys=None)], **described},
+            [on_group(describe_configs)],
+        ),
+        Case(
+            "ListConfigResources",
+            ApiKey.LIST_CONFIG_RESOURCES,
+            {"resource_types": [32]},
+            [on_cluster(describe_configs)],
+        ),
+        Case(
             "AlterConfigs of a topic",
             ApiKey.ALTER_CONFIGS,
             {"resources": [_config(2, TOPIC, configs=[_RETENTION])], "validate_only": True},
@@ -498,6 +510,12 @@ def _administration() -> list[Case]:
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             {"resources": [_config(4, "0", configs=[])], "validate_only": True},
             [on_cluster(alter_configs)],
+        ),
+        Case(
+            "IncrementalAlterConfigs of a group",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            {"resources": [_config(32, GROUP, configs=[])], "validate_only": True},
+            [on_group(alter_configs)],
         ),
         Case(
             "AlterReplicaLogDirs",
