@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kreplog.client.admin_client import AdminClient
+from kreplog.client.altered_configs import alter_configs, own_configs
 from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
 from kreplog.types import ConfigResource
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
-
-_DYNAMIC_TOPIC_CONFIG = 1
-_SET, _DELETE = 0, 1
 
 
 def topic_id_text(topic: Any) -> str:
@@ -22,28 +20,12 @@ def topic_id_text(topic: Any) -> str:
 
 def topic_configs(admin: AdminClient, topic: str) -> dict[str, str]:
     """The settings that were given to the topic itself; all others are its brokers'. Raises TopicRequestError."""
-    resource = {"resource_type": ConfigResource.TOPIC, "resource_name": topic, "configuration_keys": None}
-    response = admin.request(
-        ApiKey.DESCRIBE_CONFIGS, 1, resources=[resource], include_synonyms=False, include_documentation=False
-    )
-    (result,) = response.results
-    raise_for_error("topic", topic, result)
-    return {config.name: config.value for config in result.configs if config.config_source == _DYNAMIC_TOPIC_CONFIG}
+    return own_configs(admin, ConfigResource.TOPIC, topic)
 
 
 def alter_topic_configs(admin: AdminClient, topic: str, changes: Mapping[str, str | None], validate_only: bool) -> None:
     """Set settings of a topic, or delete those with the value None. Raises TopicRequestError."""
-    configs = [
-        {"name": name, "value": value, "config_operation": _DELETE if value is None else _SET}
-        for name, value in changes.items()
-    ]
-    response = admin.request(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        1,
-        resources=[{"resource_type": ConfigResource.TOPIC, "resource_name": topic, "configs": configs}],
-        validate_only=validate_only,
-    )
-    raise_for_error("topic", topic, response.responses[0])
+    alter_configs(admin, ConfigResource.TOPIC, topic, changes, validate_only=validate_only)
 
 
 def create_partitions(admin: AdminClient, topic: str, count: int, validate_only: bool) -> None:

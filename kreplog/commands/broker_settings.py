@@ -8,7 +8,7 @@ import typer
 
 from kreplog.client.broker_configs import alter_broker_configs, broker_configs
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import AsJson, Bootstrap, CommandConfig, OptionalDir, pair, print_json
+from kreplog.commands.options import AsJson, Bootstrap, CommandConfig, OptionalDir, config_changes, print_json
 from kreplog.errors import UsageError
 
 BrokerId = Annotated[int | None, typer.Option("--id", min=0, help="Id of the broker.")]
@@ -52,12 +52,9 @@ def alter(
 
     Where one is deleted the cluster-wide default counts, or else broker.toml."""
     _require_one(broker_id, cluster_wide)
-    given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
-    changes: dict[str, str | None] = dict(given)
+    changes = config_changes(config, delete_config)
     if not changes:
         raise UsageError("nothing to alter: give --config or --delete-config")
-    if len(changes) < len(given):
-        raise UsageError("give each setting once, in --config or --delete-config")
     with admin_client(cluster, bootstrap, command_config) as admin:
         alter_broker_configs(admin, broker_id, changes)
     if as_json:

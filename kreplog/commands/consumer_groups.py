@@ -21,7 +21,9 @@ from kreplog.client.group_admin import (
 from kreplog.client.group_facts import lag_text, read_group
 from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset, require_resettable
+from kreplog.commands import group_settings
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
+from kreplog.commands.group_settings import GroupId
 from kreplog.commands.options import (
     App,
     AsJson,
@@ -40,9 +42,7 @@ NEW_TOPIC_S = 1.0
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
 """States of groups of both protocols, as Kafka names them."""
 
-group_app = App("List, describe and delete consumer groups, and reset their offsets.")
-
-GroupId = Annotated[str, typer.Argument(help="Id of the group.")]
+group_app = App("List, describe and delete consumer groups, reset their offsets, and alter their configs.")
 
 
 @group_app.command("list")
@@ -283,3 +283,9 @@ def _no_such_group(group: str, deleted: Sequence[str] = ()) -> GroupRequestError
         group=group,
         code=ErrorCode.GROUP_ID_NOT_FOUND,
     )
+
+
+# Configs
+
+group_app.command("describe-configs")(group_settings.describe)
+group_app.command("alter-configs")(group_settings.alter)

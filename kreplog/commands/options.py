@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -119,6 +119,15 @@ def pair(option: str, text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"{option} {text!r}: give NAME=VALUE")
     return name, value
+
+
+def config_changes(config: Sequence[str] | None, delete_config: Sequence[str] | None) -> dict[str, str | None]:
+    """The changes of --config and --delete-config: values by name, None to delete. Raises UsageError."""
+    given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
+    changes: dict[str, str | None] = dict(given)
+    if len(changes) < len(given):
+        raise UsageError("give each setting once, in --config or --delete-config")
+    return changes
 
 
 def print_json(facts: object) -> None:

@@ -18,7 +18,16 @@ from kreplog.client.topic_admin import create_topic, delete_topic
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
-from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, pair, print_json
+from kreplog.commands.options import (
+    App,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    OptionalDir,
+    config_changes,
+    pair,
+    print_json,
+)
 from kreplog.commands.topic_folders import FOLDER, TopicName, describe_in_folder, list_in_folder, print_names
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic, counted
@@ -224,12 +233,9 @@ def alter(
 ) -> None:
     """Add partitions to a topic, or change its settings. If any change is refused, none is applied."""
     check_topic(name)
-    given = [pair("--config", text) for text in config or ()] + [(text, None) for text in delete_config or ()]
-    changes: dict[str, str | None] = dict(given)
+    changes = config_changes(config, delete_config)
     if partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    if len(changes) < len(given):
-        raise UsageError("give each setting once, in --config or --delete-config")
     with admin_client(cluster, bootstrap, command_config) as admin:
         for validate_only in (True, False):
             if changes:
