@@ -1,11 +1,10 @@
 """AutomaticCreation: which topics a broker creates since clients request their metadata (auto.create.topics.enable).
 
-A name that is not known is queued, and the client gets a retriable error until the topic has a leader. What clients may
-cause is bounded: MAX_QUEUED names wait, and requests for others find the topic unknown; after an attempt the next one
-for that topic is RETRY_MS later, and its clients get the outcome meanwhile. Topics that brokers keep for themselves,
-and illegal names, are never created, and none before there are metadata, which may have the topic (the simulator has
-its brokers try that, and fail: attempts after failures are seldom there otherwise). Source: Kafka's
-AutoTopicCreationManager.
+A name that is not known is queued, and the topic is unknown to the client, which tries again, until it exists. What
+clients may cause is bounded: MAX_QUEUED names wait; after an attempt the next one for that topic is RETRY_MS later, and
+if it was refused, its clients get that error meanwhile. Topics that brokers keep for themselves, and illegal names, are
+never created, and none before there are metadata, which may have the topic (the simulator has its brokers try that, and
+fail: attempts after failures are seldom there otherwise). Source: Kafka's AutoTopicCreationManager.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ INTERNAL = INTERNAL_TOPICS | {"__share_group_state", "__cluster_metadata"}
 """Topics that coordinators create, with settings of their own."""
 
 
-_FOR_CLIENTS = dict.fromkeys(
-    (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT), ErrorCode.LEADER_NOT_AVAILABLE
-)
-"""The error for clients after an attempt with this outcome, where it is another one: they repeat their requests."""
+_REPEATED = frozenset((ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT))
+"""Outcomes of an attempt after which the topic is still unknown to clients, which repeat their requests."""
 
 
 class AutomaticCreation:
@@ -46,7 +43,7 @@ class AutomaticCreation:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._queued: dict[str, None] = {}
-        self._outcomes: dict[str, tuple[ErrorCode, int]] = {}  # the error for clients, and until when they get it
+        self._outcomes: dict[str, tuple[ErrorCode, int]] = {}  # of attempts, and until when clients get them
 
     def requested(
         self,
@@ -72,12 +69,10 @@ class AutomaticCreation:
             return unknown
         error, until_ms = self._outcomes.get(name, (ErrorCode.NONE, now_ms))
         if now_ms < until_ms:
-            return error
-        if name not in self._queued:
-            if len(self._queued) >= MAX_QUEUED or not admit():
-                return unknown
+            return unknown if error in _REPEATED else error
+        if name not in self._queued and len(self._queued) < MAX_QUEUED and admit():
             self._queued[name] = None
-        return ErrorCode.LEADER_NOT_AVAILABLE
+        return unknown
 
     def next_names(self) -> list[str]:
         """The topics to create next, at most MAX_BATCH; they stay queued until `finished`."""
@@ -90,4 +85,4 @@ class AutomaticCreation:
         self._outcomes.pop(name, None)
         while len(self._outcomes) >= MAX_QUEUED:
             del self._outcomes[next(iter(self._outcomes))]
-        self._outcomes[name] = _FOR_CLIENTS.get(error, error), now_ms + RETRY_MS
+        self._outcomes[name] = error, now_ms + RETRY_MS

@@ -53,6 +53,6 @@ class AutomaticTopics:
                 except Exception:
                     _log.exception("topics cannot be created automatically: %s", ", ".join(names))
                 for name in names:
-                    self._creation.finished(name, errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE), monotonic_ms())
+                    self._creation.finished(name, errors.get(name, ErrorCode.REQUEST_TIMED_OUT), monotonic_ms())
         finally:
             self._task = None

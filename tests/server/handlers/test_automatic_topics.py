@@ -50,7 +50,7 @@ def test_a_metadata_request_creates_the_topic(tmp_path: Path, version: int) -> N
 
     async def work(client: Client) -> None:
         await until_controlled(client.broker)
-        assert await errors_of(client, "new", version=version) == [ErrorCode.LEADER_NOT_AVAILABLE]
+        assert await errors_of(client, "new", version=version) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert len(await until_ready(client, "new")) == 3
         assert await errors_of(client, "new", version=version) == [0]
 
@@ -65,7 +65,7 @@ def test_a_client_that_forbids_it_and_a_request_for_all_topics_create_nothing(tm
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         ]
         assert await errors_of(client, "__consumer_offsets") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert await errors_of(client, "wanted") == [ErrorCode.LEADER_NOT_AVAILABLE]
+        assert await errors_of(client, "wanted") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         await until_ready(client, "wanted")
         assert await topics_of(client) == ["wanted"]
 
@@ -91,7 +91,7 @@ def test_topics_beyond_the_limit_are_refused_and_the_broker_serves_on(tmp_path: 
         floods = [[f"t{number}-{index}" for index in range(100)] for number in range(len(clients))]
         errors = await asyncio.gather(*(errors_of(each, *names) for each, names in zip(clients, floods, strict=True)))
         assert {error for found in errors for error in found} <= {
-            *(0, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.INVALID_PARTITIONS),
+            *(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PARTITIONS),
         }
         for each in clients[1:]:
             each.peer.close()
@@ -102,7 +102,7 @@ def test_topics_beyond_the_limit_are_refused_and_the_broker_serves_on(tmp_path: 
             for names in floods:
                 errors = zip(names, await errors_of(client, *names), strict=True)
                 # A refusal is known for a moment only: no single round has all of them where rounds take long.
-                decided.update((name, error) for name, error in errors if error != ErrorCode.LEADER_NOT_AVAILABLE)
+                decided.update((name, error) for name, error in errors if error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return len(decided) == sum(map(len, floods))
 
         await eventually(are_decided)
@@ -155,7 +155,7 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
 
         store.multi = fails
         for _ in range(3):
-            assert await errors_of(client, "a") == [ErrorCode.LEADER_NOT_AVAILABLE]
+            assert await errors_of(client, "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         store.multi = multi
 
         async def is_ready() -> bool:
