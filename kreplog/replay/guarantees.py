@@ -86,6 +86,7 @@ GUARANTEES = {
     "commit lost": "What an acknowledged commit contains is visible.",
     "commit fenced": "A producer without a rival is not refused a commit that is carried out.",
     "producer refused": "A producer without a rival is never a stranger to its coordinator.",
+    "offsets refused": "A transaction's offsets are not refused because their generation is not assigned yet.",
     "copy lost": "Each number is copied before later ones.",
     "fenced producer": "A fenced producer's records are never visible.",
     "epoch used up": "No producer is given the epoch that fences it.",

@@ -416,7 +416,12 @@ class Cluster:
             context = replace(context, settings=replace(context.settings, pause_ms=600))
             transactional_id = transaction_client.COPIER if index < 2 else "writer"
             writer = transaction_client.TransactionalProcess(
-                context, transactional_id, topics, misuses=self.plan.misused, hasty=self.plan.hasty
+                context,
+                transactional_id,
+                topics,
+                misuses=self.plan.misused,
+                hasty=self.plan.hasty,
+                joins=self.plan.copiers_join,
             )
             writers.append(writer)
             self._start_client(context, writer.run())

@@ -295,6 +295,8 @@ def describe_history(event: h.Event) -> str:
             return f"is the producer of {name}: {producer}, epoch {epoch}"
         case h.ProducerRefused(transactional_id=name, error=error):
             return f"is refused as the producer of {name}: {error}"
+        case h.TransactionalCommit(transactional_id=name, generation=generation, error=error):
+            return f"gets for its commit of offsets in generation {generation}, as the producer of {name}: {error}"
         case h.TransactionRecordSent(target=partition, value=value):
             return f"writes {value} to {partition}"
         case h.TransactionRecordWritten(value=value):

@@ -139,6 +139,8 @@ PATIENCE_SHARE = 0.5
 
 HASTE_SHARE = 0.3
 
+COPIERS_JOIN_SHARE = 0.3
+
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
@@ -182,7 +184,8 @@ class SimulationPlan:
     that write transactions; the same. file_sync_ms: what the fsync of new replicas takes beyond the usual, on all
     disks. replicas_per_part: replicas that a part of a control request creates or deletes at most. last_epoch: of
     producers, few in some seeds. patience_ms: of coordinators of transactions, none in some of these seeds. hasty: the
-    writers soon send an EndTxn again that has had no response; in some of these seeds. creates_topics: clients cause
+    writers soon send an EndTxn again that has had no response; in some of these seeds. copiers_join: those of them that
+    copy are members of the group whose offsets they commit; in some as well. creates_topics: clients cause
     the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata and for elections, in one of
     24 seeds. drains_channels: a controller waits for responses only until it has them, in the same. registers_late_ms:
     from the beginning of a broker's session to its registration; 0 in most of these seeds. misused: clients and
@@ -221,6 +224,7 @@ class SimulationPlan:
     last_epoch: int = LAST_EPOCH
     patience_ms: int = 0
     hasty: bool = False
+    copiers_join: bool = False
     creates_topics: bool = False
     awaits_metadata: bool = False
     registers_late_ms: int = 0
@@ -378,6 +382,7 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
         last_epoch=_last_epoch(plan.seed),
         patience_ms=_patience_ms(plan.seed),
         hasty=Random(f"kreplog-haste-18-{plan.seed}").random() < HASTE_SHARE,  # as of the transactions
+        copiers_join=Random(f"kreplog-copiers-911-{plan.seed}").random() < COPIERS_JOIN_SHARE,  # as well
     )
 
 

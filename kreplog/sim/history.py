@@ -283,6 +283,17 @@ class ProducerRefused(TransactionEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionalCommit(TransactionEvent):
+    """The response to a member's commit of offsets with a transaction, in an earlier generation than `latest`, whose
+    assignment it had when it sent the commit. error: its name."""
+
+    transactional_id: str
+    generation: int
+    latest: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionRecordSent(TransactionEvent):
     """A producer sends a record of a transaction to `target` for the first time; no other record has this value."""
 

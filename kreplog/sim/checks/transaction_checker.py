@@ -8,6 +8,8 @@ fenced producer   a reader gets a record that was sent after another producer of
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
 producer refused  the coordinator does not know a producer, or that its transaction is open, although no other process
                   has requested its id, and neither that nor the transaction can have expired
+stale commit      offsets that a member commits with a transaction in an earlier generation are accepted (KIP-447)
+offsets refused   a transaction's offsets are refused since their generation is not assigned yet
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
 not atomic        some records of a transaction are visible, others not                                   at the end
 commit fenced     a commit that was decided is refused, and no other process has requested its id         at the end
@@ -32,6 +34,7 @@ from kreplog.sim.history import (
     ProducerRefused,
     StableEnd,
     StableRead,
+    TransactionalCommit,
     TransactionEnded,
     TransactionEnding,
     TransactionRecordSent,
@@ -106,6 +109,9 @@ class TransactionChecker:
                 self._newest[name] = max(held, epoch) if held[0] == epoch[0] else epoch  # responses overtake each other
             case ProducerRefused():
                 self._refused(event)
+            case TransactionalCommit(error=ErrorCode.NONE.name):
+                text = f"{event.client} got offsets committed with a transaction in generation {event.generation}"
+                self._violate("stale commit", f"{text}, and was in generation {event.latest} already")
             case TransactionRecordSent():
                 self._sent(event)
             case TransactionRecordWritten(transaction=name, value=value):
@@ -140,6 +146,8 @@ class TransactionChecker:
         since_ms = event.at_ms - self._confirmed_ms.get(name, -EXPIRATION_MS)
         if event.error in _STRANGERS and self._is_sole(event.client, name) and since_ms < EXPIRATION_MS:
             self._violate("producer refused", f"{event.client} gets {event.error} as the producer of {name}")
+        if event.error == ErrorCode.REBALANCE_IN_PROGRESS.name:
+            self._violate("offsets refused", f"{event.client} gets {event.error} as the producer of {name}")
 
     def _sent(self, event: TransactionRecordSent) -> None:
         transaction = self._transactions.get(event.transaction)

@@ -6,7 +6,8 @@ a group, writes a record with that number, and commits the next offset with its 
 copied once. Some processes use the first version of the protocol: they add partitions themselves, and after a request
 without response they take a new epoch before the next transaction, so that the late request is refused. The others use
 the second (KIP-890): leaders add the partitions, and each end of a transaction bumps the epoch. A process of either
-kind may abort a transaction while a batch is on its way, which must not open another one.
+kind may abort a transaction while a batch is on its way, which must not open another one. In some seeds copiers are
+members of the group, and commit in their generation (KIP-447): some before it is assigned, some also in the one before.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from kreplog.core.transaction_messages import (
     partition_of_transaction,
 )
 from kreplog.errors import ErrorCode
+from kreplog.sim.clients.group_membership import GroupMembership
 from kreplog.sim.clients.workload import (
     RETRIABLE,
     Call,
@@ -60,6 +62,7 @@ from kreplog.sim.history import (
     ProducerRefused,
     StableEnd,
     StableRead,
+    TransactionalCommit,
     TransactionEnded,
     TransactionEnding,
     TransactionRecordSent,
@@ -106,7 +109,8 @@ class TransactionTopics:
 class TransactionalProcess:
     """One process; `run` is its client. done: it has ended. misuses: it also sends what brokers refuse. hasty: it waits
     for the response to an EndTxn only as long as a coordinator takes to decide, and soon sends it again: most often
-    while the markers are written, or the record of the completed transaction."""
+    while the markers are written, or the record of the completed transaction. joins: a copier is a member of its
+    group."""
 
     def __init__(
         self,
@@ -116,6 +120,7 @@ class TransactionalProcess:
         *,
         misuses: bool = False,
         hasty: bool = False,
+        joins: bool = False,
     ) -> None:
         self.done = False
         self._misuses = misuses
@@ -136,6 +141,8 @@ class TransactionalProcess:
         self._unsure = False
         self._choices = Random(f"{context.name} of {context.random.getrandbits(32)}")
         self._is_second = self._choices.random() < 0.5
+        copies = transactional_id == COPIER
+        self._membership = GroupMembership(context, self._metadata, GROUP) if joins and copies else None
 
     def run(self) -> Client:
         yield from self._metadata.refresh()
@@ -221,6 +228,8 @@ class TransactionalProcess:
         self._count += 1
         name = f"{self._name}.{self._count}"
         offset = -1
+        if self._membership is not None and not (yield from self._membership.renew()):
+            return False
         if self._id == COPIER:
             offset = yield from self._offset()
         chosen = random.sample(self._topics.partitions, random.randint(1, self._topics.transacted))
@@ -328,8 +337,34 @@ class TransactionalProcess:
         request = TxnOffsetCommitRequest(
             self._id, GROUP, *self._producer, NO_GENERATION, "", None, commits, self._is_second
         )
+        if self._membership is not None:
+            return (yield from self._commit_as_member(request, self._membership))
         error = yield from self._error_of_partitions(self._group_coordinator, request)
         return error is ErrorCode.NONE
+
+    def _commit_as_member(self, request: TxnOffsetCommitRequest, membership: GroupMembership) -> Steps:
+        """Commit in the member's generation; perhaps in the one before first, which is refused, and perhaps in another
+        that it has just joined, before that is assigned."""
+        if membership.former != NO_GENERATION and self._choices.random() < 0.5:
+            yield from self._commit_as_former(request, membership)
+        rejoins = self._choices.random() < 0.3 and (yield from membership.join())
+        request = replace(request, generation_id=membership.generation, member_id=membership.member_id)
+        error = yield from self._error_of_partitions(self._group_coordinator, request)
+        if rejoins:
+            yield from membership.synchronize()
+        return error is ErrorCode.NONE
+
+    def _commit_as_former(self, request: TxnOffsetCommitRequest, membership: GroupMembership) -> Steps:
+        generation, latest = membership.former, membership.assigned
+        request = replace(request, generation_id=generation, member_id=membership.member_id)
+        coordinator = self._group_coordinator()
+        if coordinator != NO_LEADER:
+            (response,) = yield Call(coordinator, (request,), self._settings.request_ms)
+            if response is not None:
+                ((_, error),) = response.partitions
+                self._history.add(
+                    TransactionalCommit(*self._where(), self._name, self._id, generation, latest, error.name)
+                )
 
     def _end(self, name: str, committed: bool) -> Steps:
         self._history.add(TransactionEnding(*self._where(), self._name, name, committed))

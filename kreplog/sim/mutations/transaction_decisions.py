@@ -11,9 +11,11 @@ from kreplog.core.broker import add_partitions, coordinator_log
 from kreplog.core.broker.request_queues import RequestQueues
 from kreplog.core.effects import Reply, SendAddPartitions, SendMarkers, Steps
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
-from kreplog.core.group_messages import LogRecord, PendingOffsetRecord
+from kreplog.core.group_messages import LogRecord, OffsetCommitRequest, PendingOffsetRecord, TxnOffsetCommitRequest
 from kreplog.core.groups.committed_offsets import CommittedOffsets
+from kreplog.core.groups.group import Group
 from kreplog.core.groups.shard import GroupShard
+from kreplog.core.groups.states import GroupState
 from kreplog.core.messages import ProduceResponse, TransactionMarker
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
@@ -206,6 +208,36 @@ def _pending_offsets_not_loaded() -> list[Patch]:
 def _pending_offsets_hidden() -> list[Patch]:
     """A consumer gets the former offset while a transaction may still commit another (KIP-447)."""
     return [(CommittedOffsets, "_hides_pending", lambda self, require_stable: False)]
+
+
+@MUTATIONS.add("stale-generation-commits-in-transaction")
+def _stale_generation_commits_in_transaction() -> list[Patch]:
+    """A member of an earlier generation may commit offsets with a transaction (KIP-447)."""
+    refusal = CommittedOffsets._refusal
+
+    def unchecked(
+        self: CommittedOffsets, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest
+    ) -> ErrorCode:
+        error = refusal(self, group, request)
+        stale = error is ErrorCode.ILLEGAL_GENERATION and isinstance(request, TxnOffsetCommitRequest)
+        return ErrorCode.NONE if stale else error
+
+    return [(CommittedOffsets, "_refusal", unchecked)]
+
+
+@MUTATIONS.add("unassigned-generation-refused")
+def _unassigned_generation_refused() -> list[Patch]:
+    """A transaction cannot commit offsets before the generation of its member is assigned."""
+    refusal = CommittedOffsets._refusal
+
+    def refused(
+        self: CommittedOffsets, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest
+    ) -> ErrorCode:
+        error = refusal(self, group, request)
+        unassigned = group is not None and group.state is GroupState.COMPLETING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if unassigned and error is ErrorCode.NONE else error
+
+    return [(CommittedOffsets, "_refusal", refused)]
 
 
 @MUTATIONS.add("markers-not-reported")

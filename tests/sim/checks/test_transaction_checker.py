@@ -13,6 +13,7 @@ from kreplog.sim.history import (
     ProducerRefused,
     StableEnd,
     StableRead,
+    TransactionalCommit,
     TransactionEnded,
     TransactionEnding,
     TransactionRecordSent,
@@ -77,6 +78,7 @@ def test_nothing_is_found_where_all_is_right() -> None:
     assert kinds(begun("x", 0), *sent("a"), *ended(committed=False)) == []
     assert kinds(begun("x", 0), *sent("a"), *ended(error="PRODUCER_FENCED")) == []
     assert kinds(begun("x", 1), begun("y", 0), *sent("a"), *ended(), read("a")) == []  # the older response came later
+    assert kinds(begun("x", 0), TransactionalCommit(*WHERE, "x", "id", 2, 3, "ILLEGAL_GENERATION")) == []
 
 
 REFUSED = [*sent("a"), *ended(error="PRODUCER_FENCED"), read("a")]
@@ -130,6 +132,8 @@ def test_a_producer_is_unknown_where_it_has_a_rival_or_may_have_expired(error: s
             [begun("x", 1), begun("y", 0), *sent("a", client="y"), *ended(), read("a")],  # the responses overtook
         ),
         ("epoch used up", [begun("x", 1), begun("x", 2)]),
+        ("stale commit", [begun("x", 0), TransactionalCommit(*WHERE, "x", "id", 2, 3, "NONE")]),
+        ("offsets refused", [begun("x", 0), refused("REBALANCE_IN_PROGRESS")]),
         ("stable end fell", [end(2, 1), end(1, 1)]),
         ("stable end fell", [end(2, 1), end(1, 2)]),
         ("commit lost", [begun("x", 0), *sent("a"), *sent("b"), *ended(), read("a")]),
