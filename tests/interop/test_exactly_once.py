@@ -22,9 +22,9 @@ __all__ = ["cluster_and_net"]
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
-SEED = 20261129
+SEED = 20261136
 PARTS, ROUNDS = 2, 8
-"""Each part has brokers of its own, and takes some minutes."""
+"""Each part has brokers of its own, and takes some minutes. Together they have every kind of fault."""
 
 
 class JavaCopying(Copying):
