@@ -45,7 +45,10 @@ def bootstrap_servers(
     if bootstrap is not None:
         return reachable_brokers(bootstrap, "check the address, and that the brokers are running", security), security
     if cluster is None:
-        raise UsageError("no cluster given: use --cluster DIR or --bootstrap HOST:PORT, or set KREPLOG_CLUSTER")
+        raise UsageError(
+            "no cluster given: use its directory (--cluster DIR where there is that option) or --bootstrap HOST:PORT, "
+            "or set KREPLOG_CLUSTER"
+        )
     local = LocalCluster(cluster)
     if not any(read_pid_file(local.home(broker))[0] for broker in local.brokers):
         raise UnreachableError(f"no broker of {cluster} is running: start them with `kreplog cluster start {cluster}`")

@@ -14,7 +14,7 @@ from kreplog.client.admin_client import AdminClient
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.cluster.rebalance_plan import plan_rebalance, racks_of_live_brokers
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import AsJson, ClusterDir, ids, print_json
+from kreplog.commands.options import AsJson, Bootstrap, CommandConfig, OptionalClusterDir, ids, print_json
 from kreplog.commands.partitions import Throttle, carry_out
 from kreplog.errors import UsageError
 from kreplog.types import counted
@@ -24,10 +24,12 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the moves
 
 
 def rebalance(
-    directory: ClusterDir,
+    directory: OptionalClusterDir = None,
     execute: Execute = False,
     wait: Wait = True,
     throttle: Throttle = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Move replicas until all running brokers have equally many, in as many racks as there are. Without --execute only
@@ -35,16 +37,18 @@ def rebalance(
 
     After Ctrl-C run it again to continue.
     """
-    with admin_client(directory, None) as admin:
+    with admin_client(directory, bootstrap, command_config) as admin:
         _move(admin, racks_of_live_brokers(admin), [], execute=execute, wait=wait, throttle=throttle, as_json=as_json)
 
 
 def drain(
     brokers: Annotated[str, typer.Argument(help="Ids of the brokers, comma-separated; they need not run.")],
-    directory: ClusterDir,
+    directory: OptionalClusterDir = None,
     execute: Execute = False,
     wait: Wait = True,
     throttle: Throttle = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Move all replicas of these brokers to the other running ones, so that they can be stopped for good. Without
@@ -53,11 +57,12 @@ def drain(
     After Ctrl-C run it again to continue.
     """
     leaving = ids(brokers)
-    with admin_client(directory, None) as admin:
+    known = [] if directory is None or bootstrap is not None else LocalCluster(directory).brokers
+    with admin_client(directory, bootstrap, command_config) as admin:
         racks = racks_of_live_brokers(admin)
         if not set(racks).difference(leaving):
             raise UsageError(f"no broker but {sorted(set(leaving))} is running: there is none to move replicas to")
-        _check_known(admin, set(leaving).difference(racks, LocalCluster(directory).brokers))
+        _check_known(admin, set(leaving).difference(racks, known))
         racks = {**dict.fromkeys(leaving), **racks}
         _move(admin, racks, leaving, execute=execute, wait=wait, throttle=throttle, as_json=as_json)
     if execute and wait and not as_json:

@@ -93,6 +93,25 @@ def test_brokers_are_drained_and_balance_is_restored(four: Path, kreplog: Kreplo
     kreplog("topic", "delete", "kept", *where)
 
 
+def test_brokers_elsewhere_are_balanced_by_their_addresses(four: Path, kreplog: Kreplog) -> None:
+    """As of several hosts, which share no directory of a cluster."""
+    where = ("--bootstrap", LocalCluster(four).bootstrap())
+    assert kreplog("topic", "create", "far", "-p", 4, "-r", 2, *where).code == 0
+    drained = run_json(kreplog, "cluster", "drain", "3", *where, "--execute")
+    assert drained["executed"] and not drained["failed"] + drained["moving"]
+    assert all(3 not in held for held in replicas_of(kreplog, "far", four))
+    refused = kreplog("cluster", "drain", "9", *where)
+    assert (refused.code, "there are no brokers [9]" in refused.err) == (2, True)
+    balanced = run_json(kreplog, "cluster", "rebalance", *where, "--execute")
+    assert not balanced["failed"] + balanced["moving"]
+    held = replicas_of(kreplog, "far", four)
+    assert Counter(broker for replicas in held for broker in replicas) == {0: 2, 1: 2, 2: 2, 3: 2}
+    for words in (("rebalance",), ("drain", "3")):
+        refused = kreplog("cluster", *words)
+        assert (refused.code, "no cluster given" in refused.err) == (2, True)
+    kreplog("topic", "delete", "far", *where)
+
+
 def test_a_stopped_broker_with_replicas_is_named(four: Path, kreplog: Kreplog) -> None:
     kreplog("topic", "create", "single", "-p", 4, "-r", 1, "--cluster", four)
     holder = replicas_of(kreplog, "single", four)[0][0]
