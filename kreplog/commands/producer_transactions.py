@@ -64,6 +64,7 @@ def abort(
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Abort the open transaction of a transactional id; its producer is fenced and has to begin again."""
     with cluster_connections(cluster, bootstrap, command_config) as connections:
@@ -73,6 +74,18 @@ def abort(
         if found.state != "Ongoing":
             raise UsageError(f"transactional id {transactional_id} is {found.state}: it has no open transaction")
         abort_transaction(connections, transactional_id, coordinator_deadline())
+    if as_json:
+        names = sorted(map(str, found.partitions))
+        print_json(
+            {
+                "transactional_id": transactional_id,
+                "producer_id": found.producer_id,
+                "producer_epoch": found.producer_epoch,
+                "partitions": names,
+                "aborted": True,
+            }
+        )
+        return
     print(f"{printable(transactional_id)}: aborted, and producer {found.producer_id} is fenced")
 
 

@@ -37,6 +37,21 @@ def test_a_transaction_is_listed_described_and_aborted(on_trio: Kreplog, trio: L
     with pytest.raises(confluent_kafka.KafkaException) as error:
         producer.commit_transaction(WITHIN_S)
     assert error.value.args[0].fatal()
+    following = confluent_kafka.Producer({"bootstrap.servers": trio.bootstrap(), "transactional.id": "abandoned"})
+    following.init_transactions(WITHIN_S)
+    following.begin_transaction()
+    following.produce("abandoned", b"y", partition=0)
+    following.flush(WITHIN_S)
+    described = json.loads(on_trio("transaction", "describe", "abandoned", "--json").out)
+    outcome = on_trio("transaction", "abort", "abandoned", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out) == {
+        "transactional_id": "abandoned",
+        "producer_id": found["producer_id"],
+        "producer_epoch": described["producer_epoch"],
+        "partitions": ["abandoned-0"],
+        "aborted": True,
+    }
     outcome = on_trio("transaction", "abort", "abandoned")
     assert outcome.code == 2 and "it has no open transaction" in outcome.err
     for verb in ("describe", "abort"):
