@@ -113,7 +113,7 @@ cdef class ProducerState:
         if epoch < producer.epoch:
             raise ProducerFencedError(
                 f"producer {producer_id} writes in epoch {epoch}, but epoch {producer.epoch} has begun: another "
-                "instance took over, so this one must stop"
+                "instance took over, or its transaction has timed out: it can abort or begin again, nothing else"
             )
         expected = _expected(producer) if epoch == producer.epoch else 0
         if base_sequence == expected:
@@ -211,7 +211,7 @@ cdef class ProducerState:
         if producer is not None and epoch < producer.epoch:
             raise ProducerFencedError(
                 f"a batch for producer {producer_id} has epoch {epoch}, but epoch {producer.epoch} has begun: another "
-                "instance took over, so this one must stop"
+                "instance took over, or its transaction has timed out: it can abort or begin again, nothing else"
             )
 
     cpdef object check_marker(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch):

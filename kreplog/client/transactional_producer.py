@@ -192,7 +192,9 @@ class TransactionalProducer(Producer):
 
 
 def _fenced(error: KreplogError) -> ProducerFencedError:
-    return ProducerFencedError(f"{error}: another producer has begun with this transactional id")
+    return ProducerFencedError(
+        f"{error}: another producer has begun with this transactional id, or its transaction has timed out"
+    )
 
 
 def _refused(response: Any) -> Refusal | None:

@@ -469,7 +469,11 @@ class TransactionCoordinator:
 
     def _end(self, shard: TransactionShard, reply_to: Hashable, request: EndTxnRequest, now_ms: int) -> Steps[None]:
         transaction = shard.transactions.get(request.transactional_id)
-        retried = transaction is not None and self._is_retried_end(transaction, request)
+        retried = (
+            transaction is not None
+            and self._is_retried_end(transaction, request)
+            and not self._is_aborted_before_commit(transaction, request)
+        )
         error = ErrorCode.NONE if retried else self._identity_error(transaction, request)
         if error is ErrorCode.NONE and transaction is not None and transaction.is_busy:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -494,8 +498,8 @@ class TransactionCoordinator:
         return transaction.state is _S.ONGOING or empty_abort
 
     def _is_retried_end(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
-        """Whether the epoch was bumped by the same request, whose response was lost. Another's abort may have bumped it
-        as well, which looks the same, as in Kafka; the epoch that is left for that is nobody's."""
+        """Whether the epoch was bumped by the same request, whose response was lost. The coordinator's own abort may
+        have bumped it, which looks the same to an abort, as in Kafka; the epoch that is left for that is nobody's."""
         stored = transaction.stored
         if not request.bumps_epoch or stored.client_version < 2 or transaction.state not in ENDED:
             return False
@@ -507,6 +511,11 @@ class TransactionCoordinator:
             and request.producer_id == stored.previous_producer_id
             and request.producer_epoch >= self._last_epoch
         )
+
+    def _is_aborted_before_commit(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:
+        """Whether the coordinator has aborted the transaction that its producer wants to commit: a producer never tries
+        both. That one is fenced, with its epoch. Source: KAFKA-20785."""
+        return request.committed and transaction.state is _S.COMPLETE_ABORT
 
     def _next_epoch(self, transaction: TransactionalId, request: EndTxnRequest) -> dict[str, int]:
         """Fields of a decision: markers are of the next epoch, so that they fence what is late (KIP-890)."""

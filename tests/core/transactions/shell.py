@@ -179,3 +179,14 @@ def ongoing() -> Shell:
     assert shell.add(A, B) is ErrorCode.NONE
     shell.automatic = False
     return shell
+
+
+def end_second(shell: Shell, epoch: int, committed: bool = True, producer_id: int = 100, new_id: int = -1) -> Any:
+    """An EndTxn of version 5."""
+    return shell.request(EndTxnRequest("id", producer_id, epoch, committed, True, new_id))
+
+
+def for_leader(
+    shell: Shell, *partitions: TopicPartition, epoch: int = 0, verify_only: bool = False, producer_id: int = 100
+) -> Any:
+    return shell.request(AddPartitionsToTxnRequest("id", producer_id, epoch, partitions, True, verify_only))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ from kreplog.core.transactions.transaction_listing import CHARACTERS_PER_STEP, I
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
-from tests.core.transactions.shell import GONE, LOG, TIMEOUT_MS, A, B, Shell, ongoing
+from tests.core.transactions.shell import GONE, LOG, TIMEOUT_MS, A, B, Shell, end_second, for_leader, ongoing
 
 
 def test_the_table_is_the_one_that_is_printed() -> None:
@@ -361,17 +360,6 @@ def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
         shell.tick(1000)
     shell.commit()
     assert shell.state == TransactionState.COMPLETE_COMMIT.label
-
-
-def end_second(shell: Shell, epoch: int, committed: bool = True, producer_id: int = 100, new_id: int = -1) -> Any:
-    """An EndTxn of version 5."""
-    return shell.request(EndTxnRequest("id", producer_id, epoch, committed, True, new_id))
-
-
-def for_leader(
-    shell: Shell, *partitions: TopicPartition, epoch: int = 0, verify_only: bool = False, producer_id: int = 100
-) -> Any:
-    return shell.request(AddPartitionsToTxnRequest("id", producer_id, epoch, partitions, True, verify_only))
 
 
 def test_kip_890_the_epoch_is_bumped_at_each_end_and_the_markers_have_it() -> None:
