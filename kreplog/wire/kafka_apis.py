@@ -105,7 +105,6 @@ _NO_STREAMS_GROUPS = "there are no streams groups (KIP-1071)"
 NOT_OFFERED: Mapping[int, str] = MappingProxyType(
     {
         **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
-        ApiKey.WRITE_TXN_MARKERS: "coordinators alone write markers; version 1 is between brokers",
         **dict.fromkeys((55, 80, 81, 94), _NO_QUORUM),
         64: "a registration ends with the broker's session",
         **dict.fromkeys((71, 72), _NO_CLIENT_METRICS),
@@ -122,6 +121,7 @@ LATER_VERSIONS: Mapping[int, str] = MappingProxyType(
         ApiKey.OFFSET_FETCH: "10 has topic ids in place of names",
         ApiKey.API_VERSIONS: "4 allows features whose least level is 0, which none is; 5 names the expected broker",
         ApiKey.ADD_PARTITIONS_TO_TXN: "4 and 5 are between brokers (KIP-890)",
+        ApiKey.WRITE_TXN_MARKERS: "2 has the version of the transaction's protocol (KIP-1228)",
         ApiKey.TXN_OFFSET_COMMIT: "6 has topic ids in place of names",
         ApiKey.DELETE_GROUPS: "3 has messages beside errors",
         ApiKey.DESCRIBE_LOG_DIRS: "5 has cordoned log directories (KIP-1066)",

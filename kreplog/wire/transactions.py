@@ -6,6 +6,7 @@ Decoders raise PeerProtocolError. In versions without the error PRODUCER_FENCED 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kreplog.core.messages import (
@@ -27,7 +28,7 @@ from kreplog.core.transaction_messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
@@ -242,7 +243,7 @@ def decode_leaders_add_partitions_response(
     }
 
 
-# Markers, between brokers
+# Markers, of a coordinator or of a client that ends a hanging transaction (KIP-664)
 
 
 def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
@@ -253,31 +254,39 @@ def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) ->
     return generic.encode_request(header, markers=[(*producer, marker.committed, topics, marker.coordinator_epoch)])
 
 
-def decode_write_markers(frame: Buffer, header: RequestHeader, timeout_ms: int) -> WriteMarkersRequest:
-    """A request for the markers of one transaction.
+def decode_write_markers(
+    frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS, *, timeout_ms: int
+) -> WriteMarkersRequest:
+    """A request for the markers of transactions: a coordinator sends those of one, a client those of several.
 
     timeout_ms: how long the in-sync replicas may take to have the markers."""
-    message = generic.decode_request(frame, header)
-    if len(message.markers) != 1:
-        raise PeerProtocolError(f"{len(message.markers)} transactions in a request for markers: brokers send one")
-    (sent,) = message.markers
-    marker = TransactionMarker(
-        sent.producer_id, sent.producer_epoch, bool(sent.transaction_result), sent.coordinator_epoch
-    )
+    message = generic.decode_request(frame, header, budget)
     produced = tuple(
         ProducePartition(TopicPartition(topic.name, number), marker)
+        for sent, marker in ((sent, _marker(sent)) for sent in message.markers)
         for topic in sent.topics
         for number in topic.partition_indexes
     )
     return WriteMarkersRequest(-1, timeout_ms, produced)
 
 
+def _marker(sent: Any) -> TransactionMarker:
+    """Where no marker of the producer is in a log, DescribeProducers has the coordinator epoch -1, which a client may
+    send back: it is before all others, as 0 is."""
+    return TransactionMarker(
+        sent.producer_id, sent.producer_epoch, bool(sent.transaction_result), max(0, sent.coordinator_epoch)
+    )
+
+
 def encode_write_markers_response(
     response: ProduceResponse, request: WriteMarkersRequest, header: RequestHeader
 ) -> list[Buffer]:
-    topics = _errors_by_topic((produced.partition, produced.error) for produced in response.partitions)
-    marker: TransactionMarker = request.partitions[0].records
-    return generic.encode_response(header, markers=[(marker.producer_id, topics)])
+    pairs = zip(request.partitions, response.partitions, strict=True)
+    markers = [
+        (marker.producer_id, _errors_by_topic((produced.partition, produced.error) for _, produced in of_marker))
+        for marker, of_marker in groupby(pairs, lambda pair: pair[0].records)
+    ]
+    return generic.encode_response(header, markers=markers)
 
 
 def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:

@@ -103,6 +103,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 5),
+        ApiKey.WRITE_TXN_MARKERS: (1, 1),
         ApiKey.TXN_OFFSET_COMMIT: (0, 5),
         ApiKey.DESCRIBE_ACLS: (1, 3),
         ApiKey.CREATE_ACLS: (1, 3),
@@ -143,7 +144,6 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
         ApiKey.STOP_REPLICA: (4, 4),
         ApiKey.UPDATE_METADATA: (8, 8),
         ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
-        ApiKey.WRITE_TXN_MARKERS: (1, 1),
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
     }
 )

@@ -99,13 +99,40 @@ def test_markers_between_brokers(committed: bool) -> None:
     marker = TransactionMarker(7, 3, committed, 9)
     request = WriteMarkersRequest(-1, 500, tuple(ProducePartition(name, marker) for name in (A0, A2, B1)))
     frame = joined(transactions.encode_write_markers(request, request_header))[4:]
-    assert transactions.decode_write_markers(frame, decode_request_header(frame, BETWEEN_BROKERS), 500) == request
+    sent_header = decode_request_header(frame, BETWEEN_BROKERS)
+    assert transactions.decode_write_markers(frame, sent_header, timeout_ms=500) == request
     errors = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
     response = ProduceResponse(
         tuple(ProducedPartition(name, error) for name, error in zip((A0, A2, B1), errors, strict=True))
     )
     frame = joined(transactions.encode_write_markers_response(response, request, request_header))[4:]
     assert transactions.decode_write_markers_response(frame, request_header) == response
+
+
+def test_kip_664_markers_of_a_client_are_of_several_transactions() -> None:
+    """Their partitions may be the same; -1 is the coordinator epoch of a log without a marker of the producer."""
+    request_header = header(ApiKey.WRITE_TXN_MARKERS, 1)
+    sent = [(7, 3, False, [("a", [0, 2])], -1), (8, 0, True, [("a", [0]), ("b", [1])], 5), (9, 0, False, [], 0)]
+    frame = joined(generic.encode_request(request_header, markers=sent))[4:]
+    request = transactions.decode_write_markers(frame, decode_request_header(frame), timeout_ms=500)
+    first, second = TransactionMarker(7, 3, False, 0), TransactionMarker(8, 0, True, 5)
+    of_first, of_second = ((A0, first), (A2, first)), ((A0, second), (B1, second))
+    assert request == WriteMarkersRequest(-1, 500, tuple(ProducePartition(*each) for each in (*of_first, *of_second)))
+    errors = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.NONE)
+    response = ProduceResponse(
+        tuple(ProducedPartition(each.partition, error) for each, error in zip(request.partitions, errors, strict=True))
+    )
+    frame = joined(transactions.encode_write_markers_response(response, request, request_header))[4:]
+    found = [
+        (marker.producer_id, topic.name, partition.partition_index, partition.error_code)
+        for marker in generic.decode_response(frame, request_header).markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    ]
+    assert found == [(7, "a", 0, 0), (7, "a", 2, 6), (8, "a", 0, 47), (8, "b", 1, 0)]
+    nothing = WriteMarkersRequest(-1, 500, ())
+    frame = joined(transactions.encode_write_markers_response(ProduceResponse(()), nothing, request_header))[4:]
+    assert not generic.decode_response(frame, request_header).markers
 
 
 def test_describe_transactions() -> None:

@@ -49,6 +49,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         ApiKey.ADD_OFFSETS_TO_TXN: partition_rules.add_offsets,
         ApiKey.END_TXN: partition_rules.end_transaction,
         ApiKey.TXN_OFFSET_COMMIT: group_rules.txn_offset_commit,
+        ApiKey.WRITE_TXN_MARKERS: partition_rules.write_markers,
         ApiKey.DESCRIBE_TRANSACTIONS: partition_rules.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: partition_rules.list_transactions,
         # Metadata and topics
@@ -109,6 +110,7 @@ ADMINISTRATIVE: Mapping[int, Callable[[Any], Iterable[object]]] = MappingProxyTy
         ],
         ApiKey.CREATE_PARTITIONS: lambda request: [topic.name for topic in request.topics],
         ApiKey.DELETE_RECORDS: lambda request: [deleted.partition for deleted in request.partitions],
+        ApiKey.WRITE_TXN_MARKERS: lambda request: [written.partition for written in request.partitions],
         ApiKey.DELETE_GROUPS: lambda request: request.group_ids,
         ApiKey.OFFSET_DELETE: lambda request: [f"{request.group_id} at {each}" for each in request.partitions],
         ApiKey.ALTER_CONFIGS: admin_rules.altered_configs,

@@ -27,6 +27,7 @@ from kreplog.core.messages import (
     ProduceRequest,
     ProduceResponse,
     TransactionalProduce,
+    WriteMarkersRequest,
     refusal_of_produce,
 )
 from kreplog.core.replication.sessions import FINAL_EPOCH
@@ -172,6 +173,13 @@ def leader_epochs(check: AuthorizationCheck, request: OffsetsForLeaderEpochReque
         lambda sought: (sought.partition, _TOPIC_FAILED, EpochEndOffset(NO_EPOCH, -1)),
         OffsetsForLeaderEpochResponse,
     )
+
+
+def write_markers(check: AuthorizationCheck, request: WriteMarkersRequest) -> Authorized:
+    """ALTER or CLUSTER_ACTION on the cluster."""
+    if check.allows_cluster(Operation.ALTER, logs_denied=False) or check.allows_cluster(Operation.CLUSTER_ACTION):
+        return Authorized(request)
+    return refused(refusal_of_produce(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
 def describe_producers(check: AuthorizationCheck, request: Any) -> Authorized:

@@ -32,16 +32,14 @@ from kreplog.core.messages import (
     FetchResponse,
     ProduceRequest,
     TransactionalProduce,
+    WriteMarkersRequest,
     refusal_of_produce,
 )
 from kreplog.core.quotas.quota_manager import ClientQuotaManager
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.sessions import without_unknown_topics
 from kreplog.core.security.authorizer import Authorizer
-from kreplog.core.transaction_messages import (
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-)
+from kreplog.core.transaction_messages import AddPartitionsToTxnResponse, EndTxnRequest
 from kreplog.core.transactions.marker_writer import APPEND_TIMEOUT_MS
 from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError
@@ -117,6 +115,7 @@ _DECODERS: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
     **groups.DECODERS,
     **consumer_protocol.DECODERS,
     **transactions.DECODERS,
+    ApiKey.WRITE_TXN_MARKERS: partial(transactions.decode_write_markers, timeout_ms=APPEND_TIMEOUT_MS),
 }
 """Requests that are decoded into messages of the cores; those that are not here have messages of wire.generic."""
 
@@ -220,7 +219,6 @@ class Api:
             ApiKey.STOP_REPLICA: self._control,
             ApiKey.UPDATE_METADATA: self._control,
             ApiKey.CONTROLLED_SHUTDOWN: self._control,
-            ApiKey.WRITE_TXN_MARKERS: self._write_markers,
             ApiKey.API_VERSIONS: self._api_versions,
         }
         users = UserCredentialHandlers(store, host.user_credentials)
@@ -245,7 +243,7 @@ class Api:
             loop_ms,
             creates_topics=settings.auto_create_topics,
         )
-        known = {*self._handlers, *_ENCODERS, *self._queries, *self._in_tasks}
+        known = {*self._handlers, *_DECODERS, *self._queries, *self._in_tasks}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
@@ -276,7 +274,7 @@ class Api:
             handler = self._add_for_leaders
         if handler is not None:
             handler(context, frame)
-        elif key not in _ENCODERS and key not in self._queries and key not in self._in_tasks:
+        elif key not in _DECODERS and key not in self._queries and key not in self._in_tasks:
             context.close()
         elif len(frame) <= INLINE_BYTES:
             self._dispatch(context, self._decode(context, frame, self._max_entries(key, len(frame))))
@@ -309,7 +307,9 @@ class Api:
 
     def _dispatch(self, context: RequestContext, request: Any) -> None:
         key = context.header.api_key
-        if key in _ENCODERS:
+        if key == ApiKey.WRITE_TXN_MARKERS:
+            self._write_markers(context, request)
+        elif key in _ENCODERS:
             self._dispatch_to_core(context, request)
         elif key in self._queries and self._host.metadata_waits.is_ready(self._need(context, request), loop_ms()):
             self._describe(context, request)
@@ -608,11 +608,15 @@ class Api:
         for request in requests:
             self._host.receive(Received(LocalRequest(partial(gather, request.transactional_id)), request))
 
-    def _write_markers(self, context: RequestContext, frame: Frame) -> None:
-        header = context.header
-        request = transactions.decode_write_markers(frame, header, APPEND_TIMEOUT_MS)
-        context.encode = lambda response: transactions.encode_write_markers_response(response, request, header)
-        self._host.receive(Received(context, request))
+    def _write_markers(self, context: RequestContext, request: WriteMarkersRequest) -> None:
+        authorized = self.guard.authorize(context, request)
+        context.encode = lambda response: transactions.encode_write_markers_response(
+            authorized.finished(response), request, context.header
+        )
+        if authorized.request is None:
+            context.reply(None)
+        else:
+            self._put(context, request)
 
     # Requests of the controller
 

@@ -399,6 +399,13 @@ def _transactions() -> list[Case]:
         ),
         Case("EndTxn", ApiKey.END_TXN, {**producer, "committed": False}, [on_transaction()]),
         Case(
+            "WriteTxnMarkers",
+            ApiKey.WRITE_TXN_MARKERS,
+            {"markers": [(1 << 40, 0, False, [(TOPIC, [0])], 0)]},
+            [on_cluster(Operation.ALTER)],
+            [[on_cluster(Operation.CLUSTER_ACTION)]],
+        ),
+        Case(
             "TxnOffsetCommit",
             ApiKey.TXN_OFFSET_COMMIT,
             {**producer, "group_id": GROUP, "member_id": "", "generation_id": -1, "topics": _COMMITTED},

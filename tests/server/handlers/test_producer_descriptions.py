@@ -1,4 +1,5 @@
-"""DescribeProducers: what the leader's log knows of idempotent producers (KIP-664)."""
+"""DescribeProducers and WriteTxnMarkers: what the leader's log knows of producers, and the end of a transaction that no
+coordinator knows (KIP-664)."""
 
 from __future__ import annotations
 
@@ -102,5 +103,39 @@ def test_a_follower_does_too(tmp_path: Path) -> None:
             assert await described(clients[0], elsewhere) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
             for client in clients:
                 client.peer.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_ends_a_transaction_that_no_coordinator_knows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1) as (broker,):
+            await until_controlled(broker)
+            client = Client(broker)
+            assert await client.create("topic") == 0
+            log = broker.hosted.of(TP).log
+            log.append_batches(sent(6, 0, b"a", epoch=2), transactional=True)
+            log.append_batches(sent(9, 0, b"b", epoch=3), transactional=True)
+            log.append_transaction_marker(6, 2, committed=True, coordinator_epoch=5)
+
+            async def end(*marker: int, number: int = 0) -> list[int]:
+                producer_id, epoch, coordinator_epoch = marker
+                sent_markers = [(producer_id, epoch, False, [("topic", [number])], coordinator_epoch)]
+                response = await client.call(ApiKey.WRITE_TXN_MARKERS, 1, markers=sent_markers)
+                (found,) = response.markers
+                assert found.producer_id == producer_id
+                return [each.error_code for topic in found.topics for each in topic.partitions]
+
+            end_before = log.log_end_offset
+            assert await end(9, 2, -1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+            assert await end(6, 2, 4) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+            assert await end(-1, 2, 4) == [ErrorCode.INVALID_REQUEST]
+            assert await end(9, 3, -1, number=1) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            assert log.log_end_offset == end_before
+            assert await described(client, TP) == [(ErrorCode.NONE, [(6, 2, 0, 5, -1), (9, 3, 0, -1, 1)])]
+            assert await end(9, 3, -1) == [ErrorCode.NONE]
+            assert log.log_end_offset == end_before + 1
+            assert await described(client, TP) == [(ErrorCode.NONE, [(6, 2, 0, 5, -1), (9, 3, 0, 0, -1)])]
+            client.peer.close()
 
     asyncio.run(main())

@@ -122,7 +122,7 @@ def test_markers_go_one_by_one_and_a_closed_connection_loses_one_response() -> N
         await peer.request()
         peer.hang_up()
         header, frame = await peer.request()
-        request = transactions.decode_write_markers(frame, header, APPEND_TIMEOUT_MS)
+        request = transactions.decode_write_markers(frame, header, timeout_ms=APPEND_TIMEOUT_MS)
         assert request == marking(1).request
         response = ProduceResponse((ProducedPartition(P[1], ErrorCode.NONE),))
         peer.send(transactions.encode_write_markers_response(response, request, header))
