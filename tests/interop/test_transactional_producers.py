@@ -56,21 +56,32 @@ def test_kip_664_kafkas_tool_lists_and_describes_transactions(
     )
 
 
-def test_kip_664_kafkas_tool_finds_a_hanging_transaction(kafka: Kafka, cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("version", ["pom", NEWEST])
+def test_kip_664_kafkas_tool_finds_and_ends_a_hanging_transaction(
+    kafka: Kafka, newest: Kafka, cluster: LocalCluster, version: str
+) -> None:
     """One that no coordinator knows, as brokers without KIP-890 left them."""
+    tools, name = newest if version == NEWEST else kafka, f"hanging-{version}"
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics({"hanging": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
+        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
     cluster.stop()
     now_ms = time.time_ns() // 1_000_000
     records = (Rec(0, now_ms - 3_600_000, b"key", b"value"),)
     batch = Batch(records, attributes=TRANSACTIONAL, producer_id=999_999, producer_epoch=3, base_sequence=0)
     for broker in cluster.brokers:
-        with Log.open(cluster.home(broker) / "data" / "hanging-0", LogConfig(replicated=True)) as log:
+        with Log.open(cluster.home(broker) / "data" / f"{name}-0", LogConfig(replicated=True)) as log:
             log.append_batches(encode(batch), log.leader_epoch, transactional=True)
     cluster.start()
     tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap())
-    found = kafka.run(*tool, "find-hanging", "--broker-id", "0")
-    assert re.search(r"^hanging\s+0\s+999999\s+3\s", found, re.MULTILINE), found
+    found = tools.run(*tool, "find-hanging", "--broker-id", "0")
+    hanging = re.search(rf"^{re.escape(name)}\s+0\s+999999\s+3\s+\S+\s+(\d+)\s", found, re.MULTILINE)
+    assert hanging, found
+    tools.run(*tool, "abort", "--topic", name, "--partition", "0", "--start-offset", hanging[1])
+    found = tools.run(*tool, "find-hanging", "--broker-id", "0")
+    assert name not in found, found
+    at = TopicPartition(name, 0)
+    with Consumer(cluster.bootstrap(), isolation_level="read_committed") as consumer:
+        assert consumer.end_offsets([at]) == {at: 2}, "nobody waits for the transaction any more"
 
 
 def test_kip_890_a_java_producer_gets_another_epoch_with_each_transaction(newest: Kafka, cluster: LocalCluster) -> None:
