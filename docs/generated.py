@@ -113,6 +113,7 @@ TOPIC_TAKES_EFFECT = {
     "message.timestamp.before.max.ms": "next produce",
     "message.timestamp.after.max.ms": "next produce",
     "compression.type": "next produce",
+    **{f"compression.{codec}.level": "next produce" for codec in ("gzip", "lz4", "zstd")},
     "cleanup.policy": "next check for retention, next run of a cleaner thread, and next produce",
     "min.cleanable.dirty.ratio": "next run of a cleaner thread, after `log.cleaner.backoff.ms` at the latest",
     "min.compaction.lag.ms": "next run of a cleaner thread",
@@ -165,7 +166,7 @@ LOG_TAKES_EFFECT = {
 """When a field of the LogConfig that Log.configure takes counts for a log that is open."""
 
 _HEAD = ("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning")
-_DESCRIBED = re.compile(r"[a-z][a-z_*]*(?:, [a-z][a-z_*]*)*:(?= |$)")
+_DESCRIBED = re.compile(r"[a-z][a-z0-9_*]*(?:, [a-z][a-z0-9_*]*)*:(?= |$)")
 
 
 # Docstrings

@@ -79,6 +79,9 @@ RANGES = {
     "message_timestamp_before_max_ms": (0, 2**63 - 1),
     "message_timestamp_after_max_ms": (0, 2**63 - 1),
     "dedupe_buffer_size": (1 << 10, 1 << 40),
+    "compression_gzip_level": (-1, 9),
+    "compression_lz4_level": (1, 17),
+    "compression_zstd_level": (-131072, 22),
     "connections_max_reauth_ms": (0, 2**63 - 1),
     "connection_failed_authentication_delay_ms": (0, 2**31 - 1),
     "sasl_server_max_receive_size": (1024, 2**31 - 1),
@@ -92,6 +95,9 @@ RANGES = {
     "controller_quota_window_size_seconds": (1, 2**31 // 1000),
 }
 """By setting: the least and the greatest that is allowed."""
+
+EXCLUDED = {"compression_gzip_level": 0}
+"""By setting: a value of its range that is not allowed; that of gzip would store the records uncompressed."""
 
 LISTS = frozenset(
     {"cleanup_policy", "group_consumer_assignors", "sasl_enabled_mechanisms", "sasl_oauthbearer_expected_audience"}
@@ -211,6 +217,10 @@ class TopicConfig:
         record, and refuses records without a key; or both.
     compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
         compresses what comes otherwise, before it appends it.
+    compression_gzip_level: the level at which a leader compresses under gzip (KIP-390); -1 for that of zlib, 6.
+    compression_lz4_level: the same under lz4; the default is its fast mode, every other its high compression, whose
+        levels from 12 on are one.
+    compression_zstd_level: the same under zstd; negative ones are faster, 0 is the default.
     offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that no log uses, with their values as text, by name: the lists of throttled replicas,
         and those that have no effect.
@@ -225,6 +235,9 @@ class TopicConfig:
     flush_ms: int = 2**63 - 1
     cleanup_policy: str = _choice("delete", CLEANUP_POLICIES)
     compression_type: str = _choice("producer", TOPIC_COMPRESSION_TYPES)
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     offset_gaps: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -258,6 +271,11 @@ class TopicConfig:
             return None
         return "none" if self.compression_type == "uncompressed" else self.compression_type
 
+    @property
+    def compression_level(self) -> int:
+        """The level of the codec of compression_type; 0 if that has none."""
+        return int(getattr(self, f"compression_{self.compression_type}_level", 0))
+
     def with_defaults(self, defaults: TopicConfig) -> TopicConfig:
         """The settings that count where those that it inherits are as in `defaults`."""
         return replace(self, **{name: getattr(defaults, name) for name in self.inherited}) if self.inherited else self
@@ -287,6 +305,9 @@ SETTINGS_OF_TOPICS = {
     "log.flush.interval.messages": "flush_messages",
     "log.flush.interval.ms": "flush_ms",
     "compression.type": "compression_type",
+    "compression.gzip.level": "compression_gzip_level",
+    "compression.lz4.level": "compression_lz4_level",
+    "compression.zstd.level": "compression_zstd_level",
 }
 """The defaults of the cluster's topics: names as brokers have them, and fields of a TopicConfig. log.cleanup.policy is
 none, though it is in Kafka: a follower refuses a gap in the offsets of a topic that was never compacted, and could not
@@ -559,6 +580,8 @@ def _check_fields(
                 raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
             if not low <= value <= high:
                 raise UsageError(f"{field.name} = {value} is out of range: allowed are {low} to {high}")
+            if value == EXCLUDED.get(field.name):
+                raise UsageError(f"{field.name} = {value} is not allowed: allowed are {low} to {high} but {value}")
         elif str(field.type).startswith("float"):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ArgumentTypeError(f"{field.name} must be a number, not {type(value).__name__} {value!r}")

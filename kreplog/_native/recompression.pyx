@@ -44,10 +44,11 @@ def has_other_codec(buffer, compression):
     return False
 
 
-def recompressed(buffer, compression, Py_ssize_t max_message_bytes, str partition):
+def recompressed(buffer, compression, int level, Py_ssize_t max_message_bytes, str partition):
     """The batches as bytes, those of another codec under `compression` ("none", "gzip", "snappy", "lz4", "zstd").
 
-    max_message_bytes: of a batch as it came; how large it has become is for its append to check. partition: in errors.
+    level: of that codec, 0 for its default. max_message_bytes: of a batch as it came; how large it has become is for
+    its append to check. partition: in errors.
     Raises CorruptBatchError, RecordTooLargeError, UnsupportedCompressionError, UsageError.
     """
     cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
@@ -74,15 +75,15 @@ def recompressed(buffer, compression, Py_ssize_t max_message_bytes, str partitio
         if codec_of(&h) == codec:
             pieces.append(bytes(data[at:at + batch_size(&h)]))
         else:
-            pieces += _with_codec(&data[at], &h, codec)
+            pieces += _with_codec(&data[at], &h, codec, level)
         at += batch_size(&h)
     return b"".join(pieces)
 
 
-cdef list _with_codec(const uint8_t* batch, const BatchHeader* h, int codec):
+cdef list _with_codec(const uint8_t* batch, const BatchHeader* h, int codec, int level):
     """A header, and the records of the batch behind it."""
     records = section(batch, h) if codec_of(h) == 0 else uncompressed(batch, h)
-    cdef list pieces = compressed_pieces(codec, records)
+    cdef list pieces = compressed_pieces(codec, records, level)
     cdef bytes header = PyBytes_FromStringAndSize(<const char*> batch, HEADER_SIZE)
     cdef uint8_t* p = <uint8_t*> PyBytes_AS_STRING(header)
     cdef uint32_t crc

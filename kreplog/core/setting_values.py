@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from kreplog.config import LISTS, RANGES
+from kreplog.config import EXCLUDED, LISTS, RANGES
 from kreplog.errors import UsageError
 
 NAN = float("nan")
@@ -45,7 +45,7 @@ def field_type(config: Any, field: str) -> ValueType:
     elif isinstance(like, float):
         own = SHARE
     elif field in RANGES:
-        own = integer(*RANGES[field])
+        own = integer(*RANGES[field], EXCLUDED.get(field))
     else:
         choices = type(config).__dataclass_fields__[field].metadata.get("choices")
         kind = ConfigType.LIST if field in LISTS else ConfigType.STRING
@@ -63,17 +63,19 @@ def field_type(config: Any, field: str) -> ValueType:
     return replace(own, parse=parse)
 
 
-def integer(low: int, high: int) -> ValueType:
+def integer(low: int, high: int, excluded: int | None = None) -> ValueType:
+    allowed = f"{low} to {high}" + ("" if excluded is None else f" but {excluded}")
+
     def parse(value: Any) -> int:
         try:
             found = int(value) if isinstance(value, str) and not set(value) - INTEGER_CHARACTERS else value
         except ValueError:
             found = None
-        if isinstance(found, bool) or not isinstance(found, int) or not low <= found <= high:
-            raise ValueError(f"must be an integer from {low} to {high}")
+        if isinstance(found, bool) or not isinstance(found, int) or not low <= found <= high or found == excluded:
+            raise ValueError(f"must be an integer from {allowed}")
         return found
 
-    return ValueType(ConfigType.INT if high < 2**31 else ConfigType.LONG, f"{low} to {high}", parse)
+    return ValueType(ConfigType.INT if high < 2**31 else ConfigType.LONG, allowed, parse)
 
 
 def one_of(*allowed: str) -> ValueType:

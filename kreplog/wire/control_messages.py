@@ -68,7 +68,12 @@ _INTERNAL = "INTERNAL"
 
 _DEFAULT_CONFIG = TopicConfig()
 
-_NAMED = ("flush_ms", "cleanup_policy", "compression_type", "offset_gaps", "inherited", *TOPIC_LOG_SETTINGS)
+_NAMED = (
+    *("flush_ms", "cleanup_policy", "compression_type"),
+    *(f"compression_{codec}_level" for codec in ("gzip", "lz4", "zstd")),
+    *("offset_gaps", "inherited"),
+    *TOPIC_LOG_SETTINGS,
+)
 """Fields of a TopicConfig that are sent with their names, where they differ from the default."""
 
 

@@ -129,6 +129,7 @@ def test_what_changes_logs_follows_from_the_definitions_of_settings(tmp_path: Pa
     static = load({"broker.id": 1, "log.dirs": str(tmp_path), "coordination": f"embedded:{tmp_path}"})
     value = {
         "compression.type": "gzip",
+        **{f"compression.{codec}.level": 2 for codec in ("gzip", "lz4", "zstd")},
         "log.cleaner.min.cleanable.ratio": 0.25,
         "log.cleaner.threads": 2,
         "log.message.timestamp.type": "LogAppendTime",

@@ -23,7 +23,7 @@ from kreplog.core.dynamic_configs import (
 )
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
 from kreplog.core.topic_settings import NO_EFFECT, UNUSED, altered, changed, described, without_own
-from kreplog.errors import OffsetOutOfRangeError
+from kreplog.errors import OffsetOutOfRangeError, UsageError
 from kreplog.types import Node
 from tests.reference import Batch, Rec, encode
 
@@ -49,6 +49,18 @@ def test_values_are_parsed_by_type() -> None:
     assert changed(OWN, changes, NO_OWN_SETTINGS, 3) == TopicConfig(
         2, True, retention_ms=1000, message_timestamp_type="LogAppendTime", compression_type="gzip"
     )
+
+
+def test_the_level_of_compression_is_that_of_the_codec() -> None:
+    levels = {"gzip": 1, "lz4": 2, "zstd": 0}
+    changes = [Change(f"compression.{codec}.level", str(level)) for codec, level in levels.items()]
+    for codec, level in levels.items():
+        config = changed(OWN, [*changes, Change("compression.type", codec)], NO_OWN_SETTINGS, 3)
+        assert (config.codec, config.compression_level) == (codec, level)
+    for codec in ("producer", "uncompressed", "snappy"):
+        assert replace(OWN, compression_type=codec, compression_gzip_level=9).compression_level == 0
+    with pytest.raises(UsageError, match="compression_gzip_level = 0 is not allowed: allowed are -1 to 9 but 0"):
+        TopicConfig(compression_gzip_level=0)
 
 
 def test_a_deleted_setting_is_inherited() -> None:
@@ -91,6 +103,16 @@ def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> 
             "min.compaction.lag.ms = 2 must be at most max.compaction.lag.ms, 1",
         ),
         ([Change("compression.type", "none")], "compression.type = none: choose one of producer, uncompressed, gzip"),
+        (
+            [Change("compression.gzip.level", "10")],
+            "compression.gzip.level = 10: must be an integer from -1 to 9 but 0",
+        ),
+        ([Change("compression.gzip.level", "0")], "compression.gzip.level = 0: must be an integer from -1 to 9 but 0"),
+        ([Change("compression.lz4.level", "0")], "compression.lz4.level = 0: must be an integer from 1 to 17"),
+        (
+            [Change("compression.zstd.level", "23")],
+            "compression.zstd.level = 23: must be an integer from -131072 to 22",
+        ),
         ([Change("cleanup.policy", "erase", APPEND)], "cleanup.policy = delete,erase: choose one of"),
         ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be a text that is not empty"),
         ([Change("file.delete.delay.ms", "-1")], "file.delete.delay.ms = -1: must be an integer from 0 to"),
@@ -107,7 +129,7 @@ def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> 
         ([Change("min.insync.replicas", "4")], "min.insync.replicas = 4 with 3 replicas cannot be met"),
         (
             [Change("colour", "red")],
-            "colour is not a setting of a topic: the settings are cleanup.policy, compression.type",
+            "colour is not a setting of a topic: the settings are cleanup.policy, compression.gzip.level",
         ),
     ],
 )

@@ -40,10 +40,11 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
 
 
 class Recompression(NamedTuple):
-    """The recompression that a partition's batches need. codec: "none" for no compression. max_message_bytes: maximum
-    of a batch as its producer sent it."""
+    """The recompression that a partition's batches need. codec: "none" for no compression. level: of the codec, 0
+    if it has none. max_message_bytes: maximum of a batch as its producer sent it."""
 
     codec: str
+    level: int
     max_message_bytes: int
 
 
@@ -57,7 +58,9 @@ def recompressions(
         if state is None or (codec := state.config.codec) is None:
             continue
         if has_other_codec(produced.records, codec):
-            found[index] = Recompression(codec, state.config.max_message_bytes or log.max_message_bytes)
+            config = state.config
+            limit = config.max_message_bytes or log.max_message_bytes
+            found[index] = Recompression(codec, config.compression_level, limit)
     return found
 
 

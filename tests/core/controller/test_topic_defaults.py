@@ -25,6 +25,9 @@ OTHERS: dict[str, tuple[str, Any]] = {
     "log.flush.interval.messages": ("1", 1),
     "log.flush.interval.ms": ("7", 7),
     "compression.type": ("gzip", "gzip"),
+    "compression.gzip.level": ("1", 1),
+    "compression.lz4.level": ("17", 17),
+    "compression.zstd.level": ("-131072", -131072),
 }
 """A text other than the default, and its value."""
 
@@ -62,7 +65,7 @@ def test_the_dynamic_default_counts_before_the_static_one(name: str) -> None:
     assert getattr(topic_defaults(TopicConfig(), ((name, text),)), field) == value
     static = TopicConfig(3, True, 5, 6, "compact,delete", "zstd")
     assert topic_defaults(static, ()) == static
-    for wrong in ("", "?", "-1"):
+    for wrong in ("", "?", "-999999"):
         assert topic_defaults(static, ((name, wrong), ("log.retention.ms", "1"))) == static
 
 

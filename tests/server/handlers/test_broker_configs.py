@@ -228,7 +228,7 @@ def test_a_brokers_own_counts_more_than_the_default_of_the_cluster_and_that_more
     ("name", "changes", "operation", "error"),
     [
         ("1", {"log.dirs": "/"}, None, "log.dirs cannot be changed while a broker runs: change its broker.toml"),
-        ("1", {"colour": "red"}, None, "colour is not a setting of a broker: dynamic are compression.type"),
+        ("1", {"colour": "red"}, None, "colour is not a setting of a broker: dynamic are compression.gzip.level"),
         ("1", {"log.retention.ms": "x"}, None, "log.retention.ms = x: must be an integer from -1 to"),
         ("1", {"log.retention.ms": "9" * 5000}, None, "log.retention.ms = 9999999999"),
         ("1", {"log.retention.ms": "7", "log.segment.bytes": "0"}, None, "log.segment.bytes = 0: must be an integer"),

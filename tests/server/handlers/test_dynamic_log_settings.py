@@ -3,6 +3,7 @@ own by that; and both so after a restart."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC_OF_LOGS
 from kreplog.core.events import RetentionDue
+from kreplog.managed_log import recompressed
 from kreplog.server.broker import Broker
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
@@ -92,6 +94,23 @@ async def codec(client: Client, at: TopicPartition) -> int:
     return bytes(fetched.records)[22] & 7
 
 
+def level(codec: str, *levels: int) -> Observe:
+    """Which of these levels of a codec a batch is compressed at."""
+    numbers = random.Random(1).choices(range(10_000), k=5000)
+    value = b" ".join(b"value %d" % number for number in numbers)
+
+    async def observe(client: Client, at: TopicPartition) -> int:
+        batch = encode(Batch((Rec(0, int(time.time() * 1000), b"k", value),)))
+        (response,) = (await client.produce(batch, at=at)).partitions
+        assert response.error == 0
+        (fetched,) = (await client.fetch(at)).partitions
+        by_size = {len(recompressed(batch, codec, level, 1 << 20, "topic-0")): level for level in levels}
+        assert len(by_size) == len(levels)
+        return by_size[len(fetched.records)]
+
+    return observe
+
+
 async def fsynced(client: Client, at: TopicPartition) -> int:
     """How many of the acknowledged records are."""
     assert (await produce(client, at)).error == 0
@@ -105,6 +124,7 @@ async def is_to_be_fsynced_in_time(client: Client, at: TopicPartition) -> bool:
 
 SMALL = (("segment.bytes", "300"),)
 COMPACTED = (*SMALL, ("cleanup.policy", "compact"))
+GZIP, LZ4, ZSTD = ((("compression.type", codec),) for codec in ("gzip", "lz4", "zstd"))
 CASES = {
     "log.retention.ms": Case("1", "retention.ms", "-1", deleted, True, False, SMALL),
     "log.retention.bytes": Case("1", "retention.bytes", "-1", deleted, True, False, SMALL),
@@ -121,6 +141,9 @@ CASES = {
         "50000", "message.timestamp.after.max.ms", NEVER, error_of_future, "INVALID_TIMESTAMP", "NONE"
     ),
     "compression.type": Case("gzip", "compression.type", "producer", codec, 1, 0),
+    "compression.gzip.level": Case("1", "compression.gzip.level", "-1", level("gzip", 1, -1), 1, -1, GZIP),
+    "compression.lz4.level": Case("1", "compression.lz4.level", "9", level("lz4", 1, 9), 1, 9, LZ4),
+    "compression.zstd.level": Case("-50", "compression.zstd.level", "3", level("zstd", -50, 3), -50, 3, ZSTD),
     "log.flush.interval.messages": Case("1", "flush.messages", NEVER, fsynced, 1, 0),
     "log.flush.interval.ms": Case("3600000", "flush.ms", NEVER, is_to_be_fsynced_in_time, True, False),
     "log.cleaner.min.cleanable.ratio": Case(
