@@ -95,6 +95,9 @@ KAFKA_DEFAULTS = {
     "security.inter.broker.protocol": "PLAINTEXT",
     "group.consumer.migration.policy": "disabled (bidirectional from Kafka 4.0 on)",
     "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
+    "errors.deadletterqueue.group.enable": "none (false in Kafka 4.4)",
+    "remote.copy.lag.bytes": "none (-1 in Kafka 4.4)",
+    "remote.copy.lag.ms": "none (0 in Kafka 4.4)",
 }
 """The default of Kafka 3.9 where it, or its name, differs."""
 
@@ -107,6 +110,7 @@ TOPIC_TAKES_EFFECT = {
     "retention.bytes": "next check, every `log.retention.check.interval.ms`",
     "segment.bytes": "next append",
     "segment.ms": "next append",
+    "segment.index.bytes": "next append",
     "max.message.bytes": "next produce",
     "index.interval.bytes": "next segment",
     "message.timestamp.type": "next produce",
@@ -127,7 +131,6 @@ BROKER_TAKES_EFFECT = {
     "log.cleaner.dedupe.buffer.size": "next compaction",
     "log.cleaner.io.max.bytes.per.second": "next compaction",
     "log.cleaner.threads": "at once; a thread that is one too many ends after its compaction",
-    "log.index.size.max.bytes": "next append",
     "max.connections": "next connection",
     "leader.replication.throttled.rate": "next fetch; after `replica.fetch.wait.max.ms` at the latest",
     "follower.replication.throttled.rate": "next fetch; after `replica.fetch.backoff.ms` at the latest",
@@ -353,7 +356,7 @@ def _topic_settings() -> str:
         rest = (default_of(name), "", "next fetch", "the same", meaning)
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
     for name in topic_settings.UNUSED:
-        rest = (default_of(name), _unit(name), "never", "the same", "accepted, stored and described")
+        rest = (default_of(name), _unit(name), "never", _of_kafka(name), "accepted, stored and described")
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
     return _table(_HEAD, rows)
 

@@ -16,7 +16,7 @@ REPLICA_SELECTORS = tuple(f"org.apache.kafka.common.replica.{name}Selector" for 
 LEADER_SELECTOR, RACK_AWARE_SELECTOR = REPLICA_SELECTORS
 """Values of replica.selector.class (KIP-392): the classes that configs of Kafka name."""
 
-CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
+CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact", "")
 
 RANGES = {
     "min_insync_replicas": (1, 2**31 - 1),
@@ -38,13 +38,13 @@ RANGES = {
     "segment_bytes": (256, 2**31 - 1),
     "segment_ms": (1, 2**63 - 1),
     "index_interval_bytes": (0, 2**31 - 1),
-    "segment_index_bytes": (64, 2**31 - 1),
-    "max_message_bytes": (128, 2**30),
+    "segment_index_bytes": (4, 2**31 - 1),
+    "max_message_bytes": (0, 2**30),
     "batch_bytes": (1, 2**30),
     "retention_ms": (-1, 2**63 - 1),
     "retention_bytes": (-1, 2**63 - 1),
     "flush_messages": (1, 2**63 - 1),
-    "flush_ms": (1, 2**63 - 1),
+    "flush_ms": (0, 2**63 - 1),
     "producer_id_expiration_ms": (1, 2**63 - 1),
     "max_producer_ids": (1, 2**31 - 1),
     "group_min_session_timeout_ms": (1, 2**31 - 1),
@@ -135,9 +135,9 @@ class LogConfig:
         and by a broker when it looks for such.
     max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
         minutes.
-    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `Log.compact` compacts it,
-        records without a key are refused, and `append_as_follower` accepts the gaps that compaction by the leader has
-        left. Not kept in the directory of an embedded log: to be given at each opening.
+    cleanup_policy: "delete", "compact" or both, separated by a comma; "" for neither. With "compact", `Log.compact`
+        compacts it, records without a key are refused, and `append_as_follower` accepts the gaps that compaction by the
+        leader has left. Not kept in the directory of an embedded log: to be given at each opening.
     min_cleanable_dirty_ratio: `Log.compact` waits until this share of the bytes that it may look at is of records
         appended since the last time, 0 to 1.
     min_compaction_lag_ms: a record stays for at least so long after its timestamp, newer ones of its key or not.
@@ -214,7 +214,7 @@ class TopicConfig:
     flush_ms: a replica fsyncs a record at the latest so long after its append, plus the time that the fsyncs take; the
         default leaves it to the page cache. No producer and no follower waits for it.
     cleanup_policy: "delete" deletes segments past the retention limits, "compact" leaves of each key the newest
-        record, and refuses records without a key; or both.
+        record, and refuses records without a key; or both; "" for neither.
     compression_type: "producer" keeps batches as producers compress them; under a codec, or "uncompressed", a leader
         compresses what comes otherwise, before it appends it.
     compression_gzip_level: the level at which a leader compresses under gzip (KIP-390); -1 for that of zlib, 6.
@@ -243,6 +243,7 @@ class TopicConfig:
     retention_bytes: int | None = None
     segment_bytes: int | None = None
     segment_ms: int | None = None
+    segment_index_bytes: int | None = None
     max_message_bytes: int | None = None
     index_interval_bytes: int | None = None
     message_timestamp_type: str | None = _choice(None, TIMESTAMP_TYPES)
@@ -600,7 +601,8 @@ def _check_choices(settings: LogConfig | TopicConfig | ReplicationConfig) -> Non
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise UsageError(f"{name} = {value!r} is not known: choose one of {', '.join(allowed)}")
+        choices = ", ".join(choice or '""' for choice in allowed)
+        raise UsageError(f"{name} = {value!r} is not known: choose one of {choices}")
 
 
 NO_OWN_SETTINGS = TopicConfig(inherited=INHERITED)

@@ -298,7 +298,7 @@ class Log(Closing, SegmentedLog):
         compacted, there or later. Open such a log with LogConfig(replicated=True): others begin leader epochs of their
         own where they have lost records, and then refuse the leader's.
         Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
-        RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        LogFailedError, LogClosedError. max_message_bytes does not count: the leader has accepted them.
         """
         return encoded.append_as_follower(self, buffer)
 

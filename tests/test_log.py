@@ -558,3 +558,13 @@ def test_a_small_log_takes_little_room_while_it_is_open(tmp_path: Path) -> None:
             used = log.size
             assert room() <= min(2 * used, used + (4 << 20)) + 8192
     assert room() <= used + 8192  # the indexes are counted in `used`
+
+
+def test_a_follower_takes_what_is_over_its_limit_for_producers(path: Path) -> None:
+    """The leader has accepted it under an earlier one."""
+    sent = batch.build([bytes(500)])
+    with Log.open(path, LogConfig(replicated=True, max_message_bytes=0)) as log:
+        for append in (lambda: log.append(b""), lambda: log.append_many([b""]), lambda: log.append_batches(sent)):
+            with pytest.raises(errors.RecordTooLargeError):
+                append()
+        assert log.append_as_follower(sent).last_offset == 0

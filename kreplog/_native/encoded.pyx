@@ -439,7 +439,7 @@ cdef int check_follows(
     totals.max_timestamp = totals.transactional = -1
     totals.gaps = False
     while at < length:
-        code = check_header(log, data + at, length - at, &h)
+        code = check_header(data + at, length - at, &h)  # max_message_bytes may be less by now than the leader's was
         if code == BATCH_OK and not sound:
             with nogil:
                 code = check_crc(data + at, &h)
@@ -534,23 +534,23 @@ cdef int copy_in(SegmentedLog log, const uint8_t[::1] data) except -1:
 
 cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
     """The code of a batch's header and its CRC. Raises RecordTooLargeError."""
-    cdef int code = check_header(log, p, available, h)
+    cdef int code = check_header(p, available, h)
     if code != BATCH_OK:
         return code
+    if batch_size(h) > log.max_message_bytes:
+        log._refuse_size(batch_size(h))
     with nogil:
         code = check_crc(p, h)
     return code
 
 
-cdef int check_header(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
-    """Read the header; BATCH_OK if the batch is whole. Raises RecordTooLargeError."""
+cdef int check_header(const uint8_t* p, Py_ssize_t available, BatchHeader* h) noexcept:
+    """Read the header; BATCH_OK if the batch is whole."""
     cdef int code = read_header(p, available, h)
     if code != BATCH_OK:
         return code
     if batch_size(h) > available:
         return BATCH_SHORT
-    if batch_size(h) > log.max_message_bytes:
-        log._refuse_size(batch_size(h))
     return BATCH_OK
 
 

@@ -49,8 +49,9 @@ def field_type(config: Any, field: str) -> ValueType:
     else:
         choices = type(config).__dataclass_fields__[field].metadata.get("choices")
         kind = ConfigType.LIST if field in LISTS else ConfigType.STRING
-        parse_text = _joined if field in LISTS else TEXT.parse
-        own = ValueType(kind, "; ".join(choices) if choices else TEXT.allowed, parse_text)
+        parse_text = TEXT.parse if field not in LISTS else _possibly_empty if choices and "" in choices else _joined
+        allowed = "; ".join(choice or '""' for choice in choices) if choices else TEXT.allowed
+        own = ValueType(kind, allowed, parse_text)
 
     def parse(value: Any) -> Any:
         found = own.parse(value)
@@ -126,6 +127,10 @@ def _nonempty_text(value: Any) -> str:
 def _joined(value: Any) -> str:
     """A list as comma-separated text."""
     return _nonempty_text(",".join(texts(value)) if isinstance(value, list) else value)
+
+
+def _possibly_empty(value: Any) -> str:
+    return "" if value in ("", []) else _joined(value)
 
 
 BOOLEAN = ValueType(ConfigType.BOOLEAN, "true or false", _boolean)

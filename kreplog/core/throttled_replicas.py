@@ -18,7 +18,7 @@ MAX_LIST_CHARACTERS = 100_000
 _MAX_DIGITS = 10
 """Of a number in a list, which is one of 32 bits; Python reads none of thousands of digits."""
 
-_ALL, _NONE = "*", ("", "none")
+_ALL = "*"
 _LISTS_IN_USE = 256
 """Lists that are remembered as sets: each is looked up for each fetch of a partition of its topic."""
 
@@ -31,8 +31,14 @@ def check_replica_list(text: str) -> str:
 
 
 def _is_replica_list(text: str) -> bool:
-    numbers = [number for item in text.split(",") for number in item.partition(":")[::2]]
-    return text in (_ALL, *_NONE) or all(map(_is_number, numbers))
+    return text.strip() == _ALL or all(
+        _is_number(number) for item in _items(text) for number in item.partition(":")[::2]
+    )
+
+
+def _items(text: str) -> list[str]:
+    """The replicas of a list; as in Kafka, empty items are none."""
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _is_number(text: str) -> bool:
@@ -44,14 +50,14 @@ def is_throttled(config: TopicConfig, setting: str, partition: int, broker_id: i
     that cannot be read, as of a newer version, has none."""
     for name, text in config.unused:
         if name == setting:
-            return text == _ALL or partition in _partitions(text, broker_id)
+            return text.strip() == _ALL or partition in _partitions(text, broker_id)
     return False
 
 
 @lru_cache(_LISTS_IN_USE)
 def _partitions(text: str, broker_id: int) -> frozenset[int]:
     """The partitions whose replica on a broker is listed."""
-    if text in _NONE or not _is_replica_list(text):
+    if not _is_replica_list(text):
         return frozenset()
-    replicas = (item.partition(":") for item in text.split(","))
+    replicas = (item.partition(":") for item in _items(text))
     return frozenset(int(partition) for partition, _, broker in replicas if int(broker) == broker_id)

@@ -36,13 +36,31 @@ NAMES = {
 THROTTLED = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
 """Settings that list replicas (KIP-73), as PARTITION:BROKER; none by default."""
 
+_REMOTE_STORAGE_ENABLE = "remote.storage.enable"
+
 UNUSED: dict[str, bool | int] = {
+    "errors.deadletterqueue.group.enable": False,
     "file.delete.delay.ms": 60_000,
+    "local.retention.bytes": -2,
+    "local.retention.ms": -2,
     "message.downconversion.enable": True,
     "preallocate": False,
+    "remote.copy.lag.bytes": -1,
+    "remote.copy.lag.ms": 0,
+    "remote.log.copy.disable": False,
+    "remote.log.delete.on.disable": False,
+    _REMOTE_STORAGE_ENABLE: False,
     "segment.jitter.ms": 0,
 }
 """Settings without effect, and Kafka's defaults."""
+
+_NEGATIVE = {
+    "local.retention.bytes": -2,
+    "local.retention.ms": -2,
+    "remote.copy.lag.bytes": -1,
+    "remote.copy.lag.ms": -1,
+}
+"""The least values of those that may be below 0."""
 
 _BY_NAME: dict[str, bool | int | str] = {**UNUSED, **dict.fromkeys(THROTTLED, "")}
 """Settings that TopicConfig.unused has, and their defaults."""
@@ -53,10 +71,18 @@ NO_EFFECT = "stored, but without effect in kreplog"
 _REPLICA_LIST = ValueType(ConfigType.LIST, "PARTITION:BROKER, ...; or *", check_replica_list)
 
 
-def _type_by_name(default: bool | int | str) -> ValueType:
+def _no_remote_storage(value: Any) -> bool:
+    if BOOLEAN.parse(value):
+        raise ValueError("must be false: there is no tiered storage, and a log is on the disks of its brokers alone")
+    return False
+
+
+def _type_by_name(name: str, default: bool | int | str) -> ValueType:
     if isinstance(default, str):
         return _REPLICA_LIST
-    return BOOLEAN if isinstance(default, bool) else integer(0, 2**63 - 1)
+    if name == _REMOTE_STORAGE_ENABLE:
+        return ValueType(ConfigType.BOOLEAN, "false", _no_remote_storage)
+    return BOOLEAN if isinstance(default, bool) else integer(_NEGATIVE.get(name, 0), 2**63 - 1)
 
 
 TYPES: dict[str, ValueType] = {
@@ -64,7 +90,7 @@ TYPES: dict[str, ValueType] = {
         name: field_type(LogConfig() if field in TOPIC_LOG_SETTINGS else TopicConfig(), field)
         for name, field in NAMES.items()
     },
-    **{name: _type_by_name(default) for name, default in _BY_NAME.items()},
+    **{name: _type_by_name(name, default) for name, default in _BY_NAME.items()},
 }
 """The type of every setting of a topic."""
 
@@ -153,8 +179,9 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
     field, kind = NAMES[name], TYPES[name]
     if operation == DELETE:
         return _with_own(config, field, getattr(default, field), own=False)
-    if kind.config_type == ConfigType.LIST:
-        text = ",".join(item.strip() for item in (text or "").split(","))
+    if kind.config_type == ConfigType.LIST and text is not None:
+        items = [item.strip() for item in text.split(",")]
+        text = ",".join(dict.fromkeys(items) if all(items) else items)
     try:
         value = kind.parse(text)
     except ValueError as error:

@@ -20,8 +20,10 @@ from kreplog.core.dynamic_configs import (
     Change,
     InvalidSettingError,
     Synonym,
+    config_text,
 )
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
+from kreplog.core.throttled_replicas import is_throttled
 from kreplog.core.topic_settings import NO_EFFECT, UNUSED, altered, changed, described, without_own
 from kreplog.errors import OffsetOutOfRangeError, UsageError
 from kreplog.types import Node
@@ -114,12 +116,23 @@ def test_the_store_has_only_what_is_a_topics_own(inherited: tuple[str, ...]) -> 
             "compression.zstd.level = 23: must be an integer from -131072 to 22",
         ),
         ([Change("cleanup.policy", "erase", APPEND)], "cleanup.policy = delete,erase: choose one of"),
-        ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be a text that is not empty"),
+        ([Change("cleanup.policy", ",")], "cleanup.policy = ,: choose one of"),
+        ([Change("cleanup.policy", "compact,")], "cleanup.policy = compact,: choose one of"),
+        ([Change("cleanup.policy", None)], "cleanup.policy = None: must be a text"),
+        ([Change("segment.index.bytes", "3")], "segment.index.bytes = 3: must be an integer from 4 to"),
+        ([Change("flush.ms", "-1")], "flush.ms = -1: must be an integer from 0 to"),
+        ([Change("max.message.bytes", "-1")], "max.message.bytes = -1: must be an integer from 0 to"),
+        ([Change("remote.storage.enable", "true")], "remote.storage.enable = true: must be false: there is no tiered"),
+        ([Change("remote.log.copy.disable", "1")], "remote.log.copy.disable = 1: must be true or false"),
+        ([Change("local.retention.ms", "-3")], "local.retention.ms = -3: must be an integer from -2 to"),
+        ([Change("remote.copy.lag.ms", "-2")], "remote.copy.lag.ms = -2: must be an integer from -1 to"),
         ([Change("file.delete.delay.ms", "-1")], "file.delete.delay.ms = -1: must be an integer from 0 to"),
         ([Change("preallocate", "yes")], "preallocate = yes: must be true or false"),
         ([Change("preallocate", "true", APPEND)], "preallocate is not a list"),
         ([Change(THROTTLED, "0")], f"{THROTTLED} = 0: must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty"),
         ([Change(THROTTLED, "0:1,2:")], f"{THROTTLED} = 0:1,2:: must be a list such as"),
+        ([Change(THROTTLED, "none")], f"{THROTTLED} = none: must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or"),
+        ([Change(THROTTLED, "*,0:1")], f"{THROTTLED} = *,0:1: must be a list such as"),
         ([Change(THROTTLED, "0:1:2")], f"{THROTTLED} = 0:1:2: must be a list such as"),
         ([Change(THROTTLED, "\u0660:1")], f"{THROTTLED} = \u0660:1: must be a list such as"),
         ([Change(THROTTLED, "0:1," * 30_000 + "0:1")], f"{THROTTLED} = {'0:1,' * 25}: must be a list"),
@@ -157,6 +170,44 @@ def test_settings_without_effect_are_stored_and_described_as_such() -> None:
     assert changed(config, deleted, NO_OWN_SETTINGS, 3) == OWN
 
 
+def test_what_kafka_accepts_without_a_meaning_here_is_kept() -> None:
+    given = {
+        "remote.storage.enable": "false",
+        "local.retention.ms": "-2",
+        "local.retention.bytes": "5",
+        "remote.log.copy.disable": "true",
+        "remote.log.delete.on.disable": "true",
+        "remote.copy.lag.ms": "-1",
+        "remote.copy.lag.bytes": "-1",
+        "errors.deadletterqueue.group.enable": "true",
+    }
+    config = changed(OWN, [Change(name, text) for name, text in given.items()], NO_OWN_SETTINGS, 3)
+    found = {setting.name: setting for setting in described(config, built_in)}
+    for name, text in given.items():
+        assert (config_text(found[name].value), found[name].source) == (text, TOPIC)
+        assert found[name].documentation == NO_EFFECT
+
+
+def test_the_least_values_are_kafkas() -> None:
+    least = {"segment.index.bytes": 4, "flush.ms": 0, "max.message.bytes": 0}
+    config = changed(OWN, [Change(name, str(value)) for name, value in least.items()], NO_OWN_SETTINGS, 3)
+    assert (config.segment_index_bytes, config.flush_ms, config.max_message_bytes) == (4, 0, 0)
+    log = config.log_config(LogConfig())
+    assert (log.segment_index_bytes, log.max_message_bytes) == (4, 0)
+
+
+@pytest.mark.parametrize("text", [" 0:1 , 1:1", "0:1,1:1,", "0:1,,1:1", "0:1,0:1,1:1"])
+def test_lists_of_throttled_replicas_are_read_as_kafka_reads_them(text: str) -> None:
+    config = changed(OWN, [Change(THROTTLED, text)], NO_OWN_SETTINGS, 3)
+    throttled = [partition for partition in range(3) if is_throttled(config, THROTTLED, partition, 1)]
+    assert throttled == [0, 1] and not is_throttled(config, THROTTLED, 0, 2)
+
+
+def test_a_list_of_throttled_replicas_that_an_earlier_version_took_lists_none() -> None:
+    assert not is_throttled(replace(OWN, unused=((THROTTLED, "none"),)), THROTTLED, 0, 1)
+    assert is_throttled(replace(OWN, unused=((THROTTLED, " *"),)), THROTTLED, 0, 1)
+
+
 def test_lists_are_appended_to_and_subtracted_from() -> None:
     config = OWN
     for operation, items, expected in (
@@ -177,6 +228,10 @@ def test_cleanup_policies() -> None:
         (APPEND, "compact", "delete,compact"),
         (SUBTRACT, "delete", "compact"),
         (SET, "compact, delete", "compact,delete"),
+        (SET, "compact,compact", "compact"),
+        (SUBTRACT, "compact", ""),
+        (APPEND, "delete", "delete"),
+        (SET, "", ""),
         (DELETE, None, "delete"),
     ):
         config = changed(config, [Change("cleanup.policy", text, operation)], NO_OWN_SETTINGS, 3)

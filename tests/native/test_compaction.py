@@ -438,6 +438,10 @@ def test_retention_needs_its_policy(path: Path) -> None:
         log.append(b"x", b"key")
         log.roll()
         assert log.enforce_retention() == 0
+        log.configure(replace(CONFIG, retention_bytes=0, retention_ms=0, cleanup_policy=""))
+        assert log.enforce_retention() == 0
+        with pytest.raises(UsageError, match="its cleanup_policy is ''"):
+            log.compact()
         log.configure(replace(CONFIG, retention_bytes=0, cleanup_policy="compact,delete"))
         assert log.enforce_retention() == 1
 

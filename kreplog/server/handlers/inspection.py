@@ -59,7 +59,7 @@ def recompressions(
             continue
         if has_other_codec(produced.records, codec):
             config = state.config
-            limit = config.max_message_bytes or log.max_message_bytes
+            limit = log.max_message_bytes if config.max_message_bytes is None else config.max_message_bytes
             found[index] = Recompression(codec, config.compression_level, limit)
     return found
 

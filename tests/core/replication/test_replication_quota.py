@@ -46,6 +46,7 @@ LISTED = TopicConfig(unused=((LEADER_THROTTLED_REPLICAS, "0:1"),))
         ("", set()),
         ("none", set()),
         ("0:1,x", set()),
+        (" 0:1 ,, 2:1,", {0, 2}),
         ("00:01", {0}),
         ("0:" + "1" * 5000, set()),
     ],
@@ -58,7 +59,20 @@ def test_a_list_names_replicas_of_partitions_on_brokers(text: str, partitions: s
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "0:", ":1", "0:1,", "-1:1", "0:1;1:1", "all", "\u0660:1", "0:1," * 25_000 + "0:1", "0:" + "1" * 5000]
+    "text",
+    [
+        "0",
+        "0:",
+        ":1",
+        "none",
+        "*,0:1",
+        "-1:1",
+        "0:1;1:1",
+        "all",
+        "\u0660:1",
+        "0:1," * 25_000 + "0:1",
+        "0:" + "1" * 5000,
+    ],
 )
 def test_what_is_no_list_of_replicas_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="PARTITION:BROKER"):

@@ -91,6 +91,10 @@ def test_what_is_refused_is_refused_before_and_after(tmp_path: Path) -> None:
             ):
                 (answer,) = (await client.produce(batch, at=at)).partitions
                 assert answer.error is error
+            closed = await create(client, "closed", compression_type="gzip", max_message_bytes="0")
+            for batch in (plain, packed):
+                (answer,) = (await client.produce(batch, at=closed)).partitions
+                assert answer.error is ErrorCode.MESSAGE_TOO_LARGE
             usual = await create(client, "usual", compression_type="zstd")
             batch = build(VALUES, producer_id=5, producer_epoch=0, base_sequence=0)
             answers = [(await client.produce(batch, at=usual)).partitions[0] for _ in range(2)]

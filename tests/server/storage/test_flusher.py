@@ -255,7 +255,7 @@ def test_records_are_durable_when_flush_ms_is_over(
         await until(lambda: logs.hosted.background.idle)
         logs.execute(effects.ConfigureLog(TP, TopicConfig(flush_ms=1)))
         logs.execute(effects.DeleteLog(TP))
-        logs.execute(effects.OpenLog(TP, ID, TopicConfig(flush_ms=1)))
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(flush_ms=0)))
         append(0)
         await until(lambda: flushed[2:] == [1])
 
