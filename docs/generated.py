@@ -35,7 +35,7 @@ from kreplog.core import topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import ValueType, field_type
 from kreplog.server import settings, zookeeper_settings
-from kreplog.server.settings_of_kafka import REFUSED
+from kreplog.server.settings_of_kafka import REFUSED, REFUSED_FAMILIES
 from kreplog.sim import mutations
 from kreplog.tls import TLS_NAMES, TlsSettings
 from kreplog.wire.kafka_apis import KAFKA_4, LATER_VERSIONS, NOT_OFFERED
@@ -384,7 +384,8 @@ def _of_kafka_field(field: str) -> str:
 
 
 def _refused_settings() -> str:
-    return _table(("Setting of Kafka", "Here"), [(f"`{name}`", reason) for name, reason in REFUSED.items()])
+    refused = REFUSED | {f"{start}*": reason for start, reason in REFUSED_FAMILIES.items()}
+    return _table(("Setting of Kafka", "Here"), [(f"`{name}`", refused[name]) for name in sorted(refused)])
 
 
 SETTINGS_TABLES = {

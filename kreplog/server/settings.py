@@ -64,7 +64,7 @@ from kreplog.server.listeners import (
     with_protocols,
 )
 from kreplog.server.settings_file import read_file
-from kreplog.server.settings_of_kafka import REFUSED
+from kreplog.server.settings_of_kafka import refusal
 from kreplog.tls import CLIENT_AUTH, PROTOCOLS, TLS_NAMES, TlsSettings
 from kreplog.types import SecurityProtocol, is_loopback
 
@@ -239,8 +239,9 @@ def check(
     for name, (value, source) in given.items():
         if name in RENAMED:
             raise UsageError(f"{name} in {source} is called {RENAMED[name]}: rename it there")
-        if name in REFUSED:
-            raise UsageError(f"{name} in {source} is no setting here: {REFUSED[name]}; take it out there")
+        reason = None if name in SETTINGS else refusal(name)
+        if reason is not None:
+            raise UsageError(f"{name} in {source} is no setting here: {reason}; take it out there")
         if name.startswith(_OF_LISTENER):
             listener, _, setting = name.removeprefix(_OF_LISTENER).partition(".")
             if setting not in PER_LISTENER:

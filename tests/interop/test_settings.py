@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from generated import KAFKA_DEFAULTS, NOT_OF_KAFKA, default_of
 
 from kreplog.core.topic_settings import NAMES, UNUSED
 from kreplog.server.settings import SETTINGS
-from tests.interop.jvm import Kafka
+from kreplog.server.settings_of_kafka import refusal
+from tests.interop.jvm import NEWEST, Kafka
 
 UNPRINTED = {
     *("producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"),
@@ -36,6 +38,15 @@ def printed(kafka: Kafka, main: str) -> dict[str, str]:
             text = html.unescape(re.sub("<.*?>", "", default[1]))
             defaults[name[1]] = re.sub(r" \(.*\)$", "", text).replace("null", "none")
     return defaults
+
+
+@pytest.mark.parametrize("version", [None, NEWEST])
+def test_every_setting_of_kafkas_brokers_is_one_here_or_is_refused_with_a_reason(
+    tmp_path: Path, version: str | None
+) -> None:
+    names = printed(Kafka(tmp_path, version), "kafka.server.KafkaConfig").keys()
+    assert len(names) > 200
+    assert [name for name in names if name not in SETTINGS and refusal(name) is None] == []
 
 
 def test_the_page_of_settings_says_what_kafka_says(kafka: Kafka) -> None:
