@@ -1,7 +1,8 @@
 """TopicNames: the names of existing topics, beside which a new topic may not have every name.
 
 Kafka's metrics write `_` for `.`, so that the metrics of a.b and a_b would have the same names: of such topics only the
-first is created. Those that exist already stay. Brokers create topics at the same time: each creation of such a name
+first is created. Those that exist already stay. The internal topics count as existing before they are created, so that
+no client can take their names away. Brokers create topics at the same time: each creation of such a name
 writes the parent node of all topics, at the version at which the names were read. Source: Kafka, Topic.hasCollision,
 ReplicationControlManager.validateNewTopicNames.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from kreplog.core import nodes
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, Steps
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import InvalidTopicError
 from kreplog.types import SetData
 
@@ -33,7 +35,7 @@ class TopicNames:
         others = self._by_metric_name.get(_metric_name(name), set())
         if others and name not in others:
             raise InvalidTopicError(
-                f"topic {name} collides with the existing topic {min(others)}: their metrics would have the same "
+                f"topic {name} collides with topic {min(others)}: their metrics would have the same "
                 "names, in which _ stands for each dot; choose a name that differs in other characters too"
             )
         return (SetData(nodes.TOPICS, b"", version),)
@@ -56,7 +58,7 @@ class TopicNames:
         parents: Nodes = yield GetNodes((nodes.TOPICS,))
         found: list[str] | None = yield GetChildren(nodes.TOPICS)
         self._by_metric_name = {}
-        for name in found or ():
+        for name in (*INTERNAL_TOPICS, *(found or ())):
             self.claim(name)
         return 0 if parents[0] is None else parents[0].stat.version
 

@@ -21,6 +21,7 @@ from kreplog.core.controller.admin_requests import (
 )
 from kreplog.core.controller.topic_names import TopicNames
 from kreplog.core.effects import Steps
+from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
@@ -92,13 +93,22 @@ def test_a_topic_is_created_once(world: World) -> None:
 @pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c"), ("..x", "__x")])
 def test_a_topic_whose_metrics_have_the_names_of_another_is_refused(world: World, first: str, second: str) -> None:
     world.create(first)
-    with pytest.raises(InvalidTopicError, match=f"{re.escape(second)} collides with the existing topic"):
+    with pytest.raises(InvalidTopicError, match=f"{re.escape(second)} collides with topic"):
         world.create(second)
     assert second not in world.session.children(nodes.TOPICS)
     for other in ("a-b", "ab", "x", first + "_"):
         world.create(other)
     with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
         world.create(first)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_no_topic_takes_the_metric_names_of_an_internal_one(world: World, name: str) -> None:
+    with pytest.raises(InvalidTopicError, match=f"collides with topic {name}"):
+        world.create(name.replace("_", ".", 1))
+    world.session.create(nodes.topic(name.replace("_", ".", 1)))  # by an earlier version
+    world.create(name)
+    assert name in world.session.children(nodes.TOPICS)
 
 
 def test_a_topic_that_another_broker_creates_meanwhile_collides_too(world: World) -> None:
