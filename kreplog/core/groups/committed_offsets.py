@@ -87,7 +87,8 @@ class CommittedOffsets:
     def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
         """Members commit in their generation; others only while the group has no members, or with a transaction, whose
         producer need not know the generation (before KIP-447). A transaction may also commit before its generation is
-        assigned: its producer could not begin again as a consumer does."""
+        assigned: its producer could not begin again as a consumer does. In a group that is gone a generation is illegal
+        in every version: Kafka's GROUP_ID_NOT_FOUND, from OffsetCommit 9 on, does not have a consumer join again."""
         if group is not None and group.consumer is not None:
             return self._refusal_of_member(group.consumer, request)
         transactional = isinstance(request, TxnOffsetCommitRequest)
