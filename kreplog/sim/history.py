@@ -276,10 +276,12 @@ class ProducerBegun(TransactionEvent):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRefused(TransactionEvent):
-    """A process gets an error that is not retriable as the producer of a transactional id. error: its name."""
+    """A process gets an error that is not retriable as the producer of a transactional id. error: its name. broker:
+    that has sent it."""
 
     transactional_id: str
     error: str
+    broker: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class Checkers:
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
         self.groups = GroupChecker(self._group_violated, leader_of)
         self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of, self._is_owned_deleted)
-        self.transactions = TransactionChecker(self._transaction_violated)
+        self.transactions = TransactionChecker(self._transaction_violated, leader_of)
         disks.observe(self)
         history.listener = self.observe
 

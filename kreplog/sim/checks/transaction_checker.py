@@ -6,8 +6,9 @@ epoch used up     a producer is given the epoch that is left to fence it, or a l
 acks not all      a record of a transaction is acknowledged that was sent without acks=all
 fenced producer   a reader gets a record that was sent after another producer of the same transactional id had begun
 stable end fell   a reader gets a lower last stable offset from the same or a later leader
-producer refused  the coordinator does not know a producer, or that its transaction is open, although no other process
-                  has requested its id, and neither that nor the transaction can have expired
+producer refused  the coordinator does not know a producer whose id cannot have expired, or calls the end of its
+                  transaction invalid, although no other process has requested its id; a broker that no longer
+                  leads the partition of the id cannot know
 stale commit      offsets that a member commits with a transaction in an earlier generation are accepted (KIP-447)
 offsets refused   a transaction's offsets are refused since their generation is not assigned yet
 commit lost       a record of a transaction whose commit was acknowledged is not visible                  at the end
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 
 from kreplog.core.transaction_messages import LAST_EPOCH
 from kreplog.errors import ErrorCode
-from kreplog.sim.faults import TRANSACTION_TIMEOUTS_MS, TRANSACTIONS
+from kreplog.sim.faults import TRANSACTIONS
 from kreplog.sim.history import (
     Event,
     ProducerBeginning,
@@ -42,11 +43,8 @@ from kreplog.sim.history import (
 )
 from kreplog.types import TopicPartition
 
-_STRANGERS = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING.name, ErrorCode.INVALID_TXN_STATE.name})
-"""Names of the errors of a producer that the coordinator does not know, or whose transaction it does not know."""
-
-EXPIRATION_MS = min(TRANSACTIONS.transactional_id_expiration_ms, *TRANSACTION_TIMEOUTS_MS)
-"""After which a transactional id or an open transaction may expire, at the earliest."""
+EXPIRATION_MS = TRANSACTIONS.transactional_id_expiration_ms
+"""After which a transactional id may expire, at the earliest."""
 
 Violate = Callable[[str, str], None]
 """Called with the kind of a violation and its text."""
@@ -70,10 +68,12 @@ class _Transaction:
 
 
 class TransactionChecker:
-    """Observes the transactions of one run. last_epoch: after which a producer gets another id."""
+    """Observes the transactions of one run. leader_of: the leader of a partition in the store. last_epoch: after which
+    a producer gets another id."""
 
-    def __init__(self, violate: Violate) -> None:
+    def __init__(self, violate: Violate, leader_of: Callable[[TopicPartition], int]) -> None:
         self._violate = violate
+        self._leader_of = leader_of
         self.last_epoch = LAST_EPOCH
         self._confirmed_ms: dict[str, int] = {}
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
@@ -144,7 +144,10 @@ class TransactionChecker:
     def _refused(self, event: ProducerRefused) -> None:
         name = event.transactional_id
         since_ms = event.at_ms - self._confirmed_ms.get(name, -EXPIRATION_MS)
-        if event.error in _STRANGERS and self._is_sole(event.client, name) and since_ms < EXPIRATION_MS:
+        unknown = event.error == ErrorCode.INVALID_PRODUCER_ID_MAPPING.name and since_ms < EXPIRATION_MS
+        wrong = unknown or event.error == ErrorCode.INVALID_TXN_STATE.name
+        leads = event.broker == self._leader_of(event.partition)
+        if wrong and leads and self._is_sole(event.client, name):
             self._violate("producer refused", f"{event.client} gets {event.error} as the producer of {name}")
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS.name:
             self._violate("offsets refused", f"{event.client} gets {event.error} as the producer of {name}")

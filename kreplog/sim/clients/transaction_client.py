@@ -185,7 +185,7 @@ class TransactionalProcess:
             if response is not None and _RETRIABLE.isdisjoint(found := errors(response)):
                 refused = next((error for error in found if error is not ErrorCode.NONE), None)
                 if refused is not None:
-                    self._history.add(ProducerRefused(*self._where(), self._name, self._id, refused.name))
+                    self._history.add(ProducerRefused(*self._where(), self._name, self._id, refused.name, broker))
                 return response
             yield Sleep(self._choices.randint(0, COMPLETION_MS) if hasty else self._settings.backoff_ms)
             if not hasty:

@@ -22,6 +22,7 @@ from kreplog.sim.history import (
 from kreplog.types import TopicPartition
 
 HOME = TopicPartition(TRANSACTIONS_TOPIC, 0)
+LEADER = 1
 A, B = TopicPartition("transacted", 0), TopicPartition("transacted", 1)
 WHERE = (0, HOME, "")
 
@@ -34,8 +35,8 @@ def beginning(client: str, late: bool = False) -> ProducerBeginning:
     return ProducerBeginning(*WHERE, client, "id", late)
 
 
-def refused(error: str, at_ms: int = 0, client: str = "x") -> ProducerRefused:
-    return ProducerRefused(at_ms, HOME, "", client, "id", error)
+def refused(error: str, at_ms: int = 0, client: str = "x", broker: int = LEADER) -> ProducerRefused:
+    return ProducerRefused(at_ms, HOME, "", client, "id", error, broker)
 
 
 def sent(value: str, name: str = "x.1", client: str = "x") -> list[Event]:
@@ -62,7 +63,7 @@ def end(offset: int, epoch: int) -> StableEnd:
 
 def kinds(*events: Event) -> list[str]:
     found: list[str] = []
-    checker = TransactionChecker(lambda kind, text: found.append(kind))
+    checker = TransactionChecker(lambda kind, text: found.append(kind), lambda partition: LEADER)
     checker.last_epoch = 1
     for event in events:
         checker.observe(event)
@@ -94,13 +95,23 @@ def test_a_commit_is_refused_where_another_producer_may_have_begun() -> None:
     assert kinds(*mine, *sent("a"), *ended(committed=False, error="PRODUCER_FENCED")) == []
 
 
-@pytest.mark.parametrize("error", ["INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"])
-def test_a_producer_is_unknown_where_it_has_a_rival_or_may_have_expired(error: str) -> None:
+MAPPING = "INVALID_PRODUCER_ID_MAPPING"
+
+
+def test_a_producer_is_unknown_where_its_id_may_have_expired() -> None:
     mine = [beginning("x"), begun("x", 0)]
-    assert kinds(*mine, refused(error)) == kinds(*mine, refused(error, EXPIRATION_MS - 1)) == ["producer refused"]
-    assert kinds(*mine, refused(error, EXPIRATION_MS)) == []
+    assert kinds(*mine, refused(MAPPING)) == kinds(*mine, refused(MAPPING, EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, refused(MAPPING, EXPIRATION_MS)) == []
     later = TransactionEnded(EXPIRATION_MS, HOME, "", "x", "x.1", False, "NONE")
-    assert kinds(*mine, *sent("a"), later, refused(error, 2 * EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, *sent("a"), later, refused(MAPPING, 2 * EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, refused("INVALID_TXN_STATE", EXPIRATION_MS)) == ["producer refused"]
+
+
+@pytest.mark.parametrize("error", [MAPPING, "INVALID_TXN_STATE"])
+def test_a_producer_is_unknown_where_it_has_a_rival(error: str) -> None:
+    mine = [beginning("x"), begun("x", 0)]
+    assert kinds(*mine, refused(error)) == ["producer refused"]
+    assert kinds(*mine, refused(error, broker=LEADER + 1)) == [], "another broker leads"
     assert kinds(*mine, beginning("y"), refused(error)) == []
     assert kinds(beginning("x"), beginning("x", late=True), begun("x", 1), refused(error)) == []
     assert kinds(beginning("y"), *mine, refused(error)) == []
