@@ -45,6 +45,7 @@ FOUND = {
     "clients-write-internal-topics": 350,
     "closed-session-stays-charged": 10,
     "cluster-default-before-own-config": 7,
+    "commit-after-abort-invalid": 3657,
     "commits-answered-at-once": 3,
     "commits-below-min-isr": 9,
     "completion-fences-its-producer": 183,

@@ -76,6 +76,13 @@ def _former_id_ends_again() -> list[Patch]:
     return [(TransactionCoordinator, "_is_retried_end", retried), (TransactionalId, "changed", remembers)]
 
 
+@MUTATIONS.add("commit-after-abort-invalid")
+def _commit_after_abort_invalid() -> list[Patch]:
+    """A producer whose transaction was aborted at its time-out is not fenced when it commits, but takes the epoch that
+    the abort has bumped for that of its own request."""
+    return [(TransactionCoordinator, "_is_aborted_before_commit", lambda self, transaction, request: False)]
+
+
 @MUTATIONS.add("next-id-unknown")
 def _next_id_unknown() -> list[Patch]:
     """A producer is not known under the id that it got at the end of its epochs until the markers are written."""
