@@ -538,6 +538,9 @@ class Cluster:
                 assigned = None if owner is None else owner.partitions.get(partition.partition)
                 if assigned is None or machine.id not in assigned.replicas:
                     return f"broker {machine.id} still has {partition}", (partition,)
+        context = controller.process.controller.context
+        if context.deleting or context.removing:  # the store has done it, perhaps, and has not replied yet
+            return "the controller still deletes topics or partitions", ()
         if not controller.process.cores.channels.idle:
             return "the controller has requests to send", ()
         return None
