@@ -268,9 +268,10 @@ def test_members_read_the_partitions_of_their_rack(racked: LocalCluster, assigno
         for number, leader in enumerate(leaders):
             producer.produce(topic, b"of broker %d" % leader, partition=number)
         assert producer.flush(WITHIN_S) == 0
-        for broker, member in members.items():
-            eventually(
-                lambda member=member: len(member.values) == 2,  # type: ignore[misc]
-                lambda member=member: f"{member.values} came",  # type: ignore[misc]
-            )
-            assert member.values == [b"of broker %d" % broker] * 2 and not member.failures
+
+        def values() -> dict[int, list[bytes]]:
+            return {broker: member.values for broker, member in members.items()}
+
+        eventually(lambda: all(len(found) == 2 for found in values().values()), lambda: f"{values()} came")
+        assert values() == {broker: [b"of broker %d" % broker] * 2 for broker in RACKS}
+        assert not any(member.failures for member in members.values())
