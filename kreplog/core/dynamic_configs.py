@@ -131,8 +131,34 @@ def altered(
     present: Mapping[str, str], changes: Iterable[Change], settings: Mapping[str, Parse], cluster_wide: bool
 ) -> dict[str, str]:
     """`present`, the dynamic configs of a broker or of the cluster, with the changes; settings: all that brokers have,
-    by name. cluster_wide: they are the cluster-wide default. Deleting what is not set changes nothing. Raises
-    InvalidSettingError."""
+    by name. cluster_wide: they are the cluster-wide default. Raises as with_changes does."""
+
+    def check(name: str) -> None:
+        _check_dynamic(name, settings)
+        if name in CLUSTER_WIDE and not cluster_wide:
+            raise InvalidSettingError(
+                f"{name} is a default of topics, the same on all brokers: alter the cluster-wide default, whose "
+                "name is empty"
+            )
+
+    def stored(name: str, text: str | None) -> str:
+        try:
+            return config_text(settings[name]("" if text is None else text)) or ""
+        except ValueError as error:
+            raise InvalidSettingError(f"{name} = {str(text)[:100]}: {error}") from error
+
+    return with_changes(present, changes, check, stored)
+
+
+def with_changes(
+    present: Mapping[str, str],
+    changes: Iterable[Change],
+    check: Callable[[str], None],
+    stored: Callable[[str, str | None], str],
+) -> dict[str, str]:
+    """`present`, configs of a broker or a group, with the changes. check: raises InvalidSettingError for a name that
+    cannot be set. stored: returns a value's text as it is stored, or raises InvalidSettingError. Deleting what is not
+    set changes nothing. Raises InvalidSettingError."""
     after, seen = dict(present), set[str]()
     for name, text, operation in changes:
         if name in seen:
@@ -141,20 +167,12 @@ def altered(
         if operation == DELETE:
             after.pop(name, None)
             continue
-        _check_dynamic(name, settings)
-        if name in CLUSTER_WIDE and not cluster_wide:
-            raise InvalidSettingError(
-                f"{name} is a default of topics, the same on all brokers: alter the cluster-wide default, whose "
-                "name is empty"
-            )
+        check(name)
         if operation != SET:
             raise InvalidSettingError(
                 f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
             )
-        try:
-            after[name] = config_text(settings[name]("" if text is None else text)) or ""
-        except ValueError as error:
-            raise InvalidSettingError(f"{name} = {str(text)[:100]}: {error}") from error
+        after[name] = stored(name, text)
     return after
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kreplog.config import RANGES, GroupConfig
 from kreplog.core import nodes
-from kreplog.core.dynamic_configs import DELETE, DYNAMIC_GROUP, SET, Change, InvalidSettingError, Synonym
+from kreplog.core.dynamic_configs import DYNAMIC_GROUP, Change, InvalidSettingError, Synonym, with_changes
 from kreplog.core.effects import GetNodes, Steps
 from kreplog.core.setting_values import ValueType, integer
 from kreplog.core.topic_settings import Described
@@ -121,24 +121,18 @@ def altered(
     present: Mapping[str, str], changes: Iterable[Change], config: GroupConfig, *, keep: bool
 ) -> dict[str, str]:
     """`present`, the configs of a group, with the changes. keep: those that are not changed stay. config: the broker's.
-    Deleting what is not set changes nothing. Raises InvalidSettingError."""
-    after, seen = dict(present) if keep else {}, set[str]()
-    for name, text, operation in changes:
-        if name in seen:
-            raise InvalidSettingError(f"{name} is given twice")
-        seen.add(name)
-        if operation == DELETE:
-            after.pop(name, None)
-            continue
+    Raises as with_changes does."""
+
+    def check(name: str) -> None:
         if name not in TYPES:
             raise InvalidSettingError(_unknown(name))
-        if operation != SET:
-            raise InvalidSettingError(
-                f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
-            )
+
+    def stored(name: str, text: str | None) -> str:
         if text is None:
             raise InvalidSettingError(f"{name} has no value: give {TYPES[name].allowed}, or delete it")
-        after[name] = str(_value(name, text))
+        return str(_value(name, text))
+
+    after = with_changes(present if keep else {}, changes, check, stored)
     member_times(after, config)
     return after
 
