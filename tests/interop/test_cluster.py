@@ -145,16 +145,14 @@ def test_kafkas_tool_moves_a_partition_with_a_throttle_and_verifies_it(
     kafka: Kafka, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """KIP-73: the new replica gets one response of 4 MiB in eleven seconds, until a higher throttle replaces that."""
+    replica, target = list(cluster.brokers)[:2]
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics({"moved": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-        (topic,) = admin.describe_topics(["moved"])
-        (replica,) = topic["partitions"][0]["replica_nodes"]
+        admin.create_topics({"moved": {"assignments": {0: [replica]}}}, wait_for_metadata=True)
     kafka.run(
         PRODUCER_PERF,
         *("--topic", "moved", "--num-records", "40000", "--record-size", "1000", "--throughput", "-1"),
         *("--producer-props", f"bootstrap.servers={cluster.bootstrap()}"),
     )
-    target = next(broker for broker in cluster.brokers if broker != replica)
     plan = tmp_path / "plan.json"
     plan.write_text(f'{{"version":1,"partitions":[{{"topic":"moved","partition":0,"replicas":[{target}]}}]}}')
     given = ("--bootstrap-server", cluster.bootstrap(), "--reassignment-json-file", plan)
