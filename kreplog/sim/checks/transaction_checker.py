@@ -78,6 +78,7 @@ class TransactionChecker:
         self._confirmed_ms: dict[str, int] = {}
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
         self._beginning: dict[str, set[str]] = defaultdict(set)
+        self._contested: set[str] = set()
         self._sole: dict[str, str] = {}
         self._shared: set[str] = set()
         self._newest: dict[str, tuple[int, int]] = {}
@@ -93,6 +94,8 @@ class TransactionChecker:
             case ProducerBeginning(client=client, transactional_id=name):
                 self._beginning[name].add(client)
                 self._sole.pop(name, None)
+                if len(self._beginning[name]) > 1:
+                    self._contested.add(name)
                 if event.late:
                     self._shared.add(name)
             case ProducerBegun(client=client, transactional_id=name):
@@ -100,7 +103,7 @@ class TransactionChecker:
                 if client in self._beginning[name]:
                     self._beginning[name].discard(client)
                     if not self._beginning[name]:
-                        self._sole[name] = client
+                        self._begun_last(client, name)
                 if event.producer_epoch > self.last_epoch:
                     self._violate("epoch used up", f"{client} is given epoch {event.producer_epoch} of {name}")
                 self._producers[client] = name, epoch
@@ -136,6 +139,14 @@ class TransactionChecker:
                 self._end(event)
             case _:
                 pass
+
+    def _begun_last(self, client: str, transactional_id: str) -> None:
+        """None begins any more. Of producers that began side by side none is known to be the newest: their responses
+        overtake each other."""
+        if transactional_id in self._contested:
+            self._contested.remove(transactional_id)
+        else:
+            self._sole[transactional_id] = client
 
     def _is_sole(self, client: str, transactional_id: str) -> bool:
         """Whether no other process can have become the producer of the transactional id since this one did."""

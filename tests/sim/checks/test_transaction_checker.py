@@ -115,6 +115,9 @@ def test_a_producer_is_unknown_where_it_has_a_rival(error: str) -> None:
     assert kinds(*mine, beginning("y"), refused(error)) == []
     assert kinds(beginning("x"), beginning("x", late=True), begun("x", 1), refused(error)) == []
     assert kinds(beginning("y"), *mine, refused(error)) == []
+    side_by_side = [beginning("x"), beginning("y"), begun("y", 0), begun("x", 1)]
+    assert kinds(*side_by_side, refused(error)) == [], "the older response came later"
+    assert kinds(*side_by_side, *mine, refused(error)) == ["producer refused"]
     assert kinds(*mine, refused("PRODUCER_FENCED")) == []
 
 
