@@ -48,6 +48,7 @@ MEMBERS = 4
 CANNOT_CUT = namespaces.cannot_cut()
 SETTINGS = (
     *SHORT,
+    '"auto.create.topics.enable" = false',  # a client of the test before may still be there: the addresses are the same
     f'"offsets.topic.num.partitions" = {INTERNAL}',
     f'"transaction.state.log.num.partitions" = {INTERNAL}',
     '"group.initial.rebalance.delay.ms" = 0',
