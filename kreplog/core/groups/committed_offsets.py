@@ -111,13 +111,16 @@ class CommittedOffsets:
     def _refusal_of_member(
         self, consumer: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest
     ) -> ErrorCode:
-        """As for classic groups, with the member's epoch in place of the generation."""
+        """As for classic groups, with the member's epoch in place of the generation. The producer of a transaction does
+        not know STALE_MEMBER_EPOCH (before KIP-1319) and would fail for good."""
         epoch, member_id = request.generation_id, request.member_id
         if epoch < 0 and not consumer.members:
             return ErrorCode.NONE
-        if isinstance(request, TxnOffsetCommitRequest) and epoch < 0 and not (member_id or request.instance_id):
+        transactional = isinstance(request, TxnOffsetCommitRequest)
+        if transactional and epoch < 0 and not (member_id or request.instance_id):
             return ErrorCode.NONE
-        return consumer.refusal(member_id, epoch)
+        error = consumer.refusal(member_id, epoch)
+        return ErrorCode.ILLEGAL_GENERATION if transactional and error is ErrorCode.STALE_MEMBER_EPOCH else error
 
     def _is_other_generation(self, group: Group, generation_id: int) -> bool:
         """A member of an earlier generation commits what another may have read on since."""

@@ -27,6 +27,7 @@ from kreplog.core.group_messages import (
     OffsetCommitRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
+    TxnOffsetCommitRequest,
     partition_of_group,
 )
 from kreplog.core.groups import consumer_membership
@@ -227,6 +228,21 @@ class TestEpochs:
         assert fetch(None, -1) is ErrorCode.NONE
         a.leave()
         assert commit("", -1) is ErrorCode.NONE
+
+    def test_a_producer_learns_of_another_epoch_by_a_code_that_it_knows(self, shell: GroupShell) -> None:
+        """Producers take STALE_MEMBER_EPOCH for fatal below TxnOffsetCommit 6 (KIP-1319)."""
+        a = member(shell, "a")
+
+        def commit(member_id: str, epoch: int) -> ErrorCode:
+            commits = (CommitPartition(TOPIC, 5),)
+            request = TxnOffsetCommitRequest("id", GROUP, 7, 0, epoch, member_id, None, commits)
+            ((_, error),) = shell.put("pending", request).partitions
+            return ErrorCode(error)
+
+        for epoch in (a.epoch - 1, a.epoch + 1):
+            assert commit("a", epoch) is ErrorCode.ILLEGAL_GENERATION
+        assert commit("x", a.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert commit("a", a.epoch) is ErrorCode.NONE
 
 
 class TestLeaving:

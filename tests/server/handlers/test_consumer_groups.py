@@ -226,6 +226,37 @@ def test_offsets_are_committed_and_fetched_with_the_members_epoch(cluster: Local
     run(cluster, "committed", steps)
 
 
+def test_a_producer_learns_of_another_epoch_by_a_code_that_it_knows(cluster: LocalCluster) -> None:
+    async def steps(members: Members) -> None:
+        await members.join("a")
+        client, producer = members.client, {"transactional_id": "t"}
+        while True:
+            found = await client.request(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["t"], key_type=1)
+            if found.coordinators[0].error_code == 0:
+                response = await client.request(ApiKey.INIT_PRODUCER_ID, 4, **producer, transaction_timeout_ms=60_000)
+                if response.error_code == 0:
+                    break
+            await asyncio.sleep(0.05)  # __transaction_state is being created
+        producer |= {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
+        added = await client.request(ApiKey.ADD_OFFSETS_TO_TXN, 3, **producer, group_id=members.group)
+        assert added.error_code == ErrorCode.NONE
+        position = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": ""}
+        topics = [{"name": TOPIC, "partitions": [position]}]
+        epoch = members.epochs["a"]
+        for version in (3, 5):
+            for member, member_epoch, error in (
+                ("a", epoch - 1, ErrorCode.ILLEGAL_GENERATION),
+                ("a", epoch + 1, ErrorCode.ILLEGAL_GENERATION),
+                ("b", epoch, ErrorCode.UNKNOWN_MEMBER_ID),
+                ("a", epoch, ErrorCode.NONE),
+            ):
+                fields = {"group_id": members.group, "member_id": member, "generation_id": member_epoch}
+                response = await client.request(ApiKey.TXN_OFFSET_COMMIT, version, **producer, **fields, topics=topics)
+                assert response.topics[0].partitions[0].error_code == error, (version, member, member_epoch)
+
+    run(cluster, "transactional", steps)
+
+
 def test_a_group_is_loaded_as_it_was(cluster: LocalCluster) -> None:
     before: list[Any] = []
 
