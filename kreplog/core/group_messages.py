@@ -186,7 +186,8 @@ class CommitPartition(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
     """A commit of offsets by a member, or from outside of the group. generation_id: NO_GENERATION, with member_id "",
-    from outside of the group. retention_ms: -1 for the broker's."""
+    from outside of the group. retention_ms: -1 for the broker's. has_member_epoch: whether its version has the member
+    epoch of KIP-848, OffsetCommit 9."""
 
     group_id: str
     generation_id: int
@@ -194,6 +195,7 @@ class OffsetCommitRequest:
     instance_id: str | None
     partitions: tuple[CommitPartition, ...]
     retention_ms: int = -1
+    has_member_epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)

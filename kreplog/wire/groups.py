@@ -52,6 +52,9 @@ _NESTING = Nesting()
 _GROUP_ID_NOT_FOUND_FROM = 6
 """Version of DescribeGroups that reports an unknown group as an error; before it is one that is dead (KIP-1043)."""
 
+_MEMBER_EPOCH_FROM = 9
+"""Version of OffsetCommit from which on members of the consumer protocol commit (KIP-848)."""
+
 _SEVERAL_GROUPS_FROM = 8
 """Version of OffsetFetch that is for several groups (KIP-709)."""
 
@@ -139,6 +142,7 @@ def decode_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX
         message.group_instance_id,
         _committed(message.topics),
         message.retention_time_ms,
+        header.api_version >= _MEMBER_EPOCH_FROM,
     )
 
 

@@ -210,6 +210,7 @@ def test_offset_commit(version: int) -> None:
         "i" if version >= 7 else None,
         (CommitPartition(T0, 5, epoch, "x"), CommitPartition(T1, 5, epoch, "")),
         1000 if version <= 4 else -1,
+        version >= 9,
     )
     response = OffsetCommitResponse(((T0, ErrorCode.NONE), (T1, ErrorCode.NOT_COORDINATOR), (U0, ErrorCode.NONE)))
     message = encoded(ApiKey.OFFSET_COMMIT, version, response)

@@ -112,15 +112,19 @@ class CommittedOffsets:
         self, consumer: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest
     ) -> ErrorCode:
         """As for classic groups, with the member's epoch in place of the generation. The producer of a transaction does
-        not know STALE_MEMBER_EPOCH (before KIP-1319) and would fail for good."""
+        not know STALE_MEMBER_EPOCH (before KIP-1319) and would fail for good; nor does a client that commits in a
+        version without member epochs, for a member that is not of the classic protocol."""
         epoch, member_id = request.generation_id, request.member_id
         if epoch < 0 and not consumer.members:
             return ErrorCode.NONE
-        transactional = isinstance(request, TxnOffsetCommitRequest)
-        if transactional and epoch < 0 and not (member_id or request.instance_id):
+        if isinstance(request, TxnOffsetCommitRequest) and epoch < 0 and not (member_id or request.instance_id):
             return ErrorCode.NONE
         error = consumer.refusal(member_id, epoch)
-        return ErrorCode.ILLEGAL_GENERATION if transactional and error is ErrorCode.STALE_MEMBER_EPOCH else error
+        if isinstance(request, TxnOffsetCommitRequest):
+            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+        if request.has_member_epoch or error is ErrorCode.UNKNOWN_MEMBER_ID or consumer.is_classic(member_id):
+            return error
+        return ErrorCode.UNSUPPORTED_VERSION
 
     def _is_other_generation(self, group: Group, generation_id: int) -> bool:
         """A member of an earlier generation commits what another may have read on since."""

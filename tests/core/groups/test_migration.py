@@ -245,6 +245,24 @@ class TestClassicMembers:
         response = shell.put("commit", OffsetCommitRequest(GROUP, c.epoch - 1, "c", None, commits))
         assert response.partitions[0][1] is ErrorCode.STALE_MEMBER_EPOCH and shell.offset() == 3
 
+    def test_only_members_of_the_classic_protocol_commit_without_member_epochs(
+        self, mixed: tuple[GroupShell, Classic, Consumer]
+    ) -> None:
+        shell, a, c = mixed
+
+        def commit(member_id: str, epoch: int) -> ErrorCode:
+            commits = (CommitPartition(TOPIC, 4),)
+            request = OffsetCommitRequest(GROUP, epoch, member_id, None, commits, has_member_epoch=False)
+            ((_, error),) = shell.put("commit", request).partitions
+            return ErrorCode(error)
+
+        for epoch in (c.epoch, c.epoch - 1):
+            assert commit("c", epoch) is ErrorCode.UNSUPPORTED_VERSION
+        assert commit("x", c.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert commit(a.member_id, a.generation - 1) is ErrorCode.ILLEGAL_GENERATION
+        assert shell.offset() == -1
+        assert commit(a.member_id, a.generation) is ErrorCode.NONE and shell.offset() == 4
+
     def test_a_silent_member_expires_by_its_own_session(self, mixed: tuple[GroupShell, Classic, Consumer]) -> None:
         shell, a, c = mixed
         assert SESSION_MS < CONSUMER_SESSION_MS

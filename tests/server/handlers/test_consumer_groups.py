@@ -194,10 +194,10 @@ def test_offsets_are_committed_and_fetched_with_the_members_epoch(cluster: Local
         epoch = members.epochs["a"]
         position = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": ""}
 
-        async def commit(member: str, epoch: int) -> ErrorCode:
+        async def commit(member: str, epoch: int, version: int = 9) -> ErrorCode:
             response = await members.client.request(
                 ApiKey.OFFSET_COMMIT,
-                9,
+                version,
                 group_id=members.group,
                 generation_id_or_member_epoch=epoch,
                 member_id=member,
@@ -207,6 +207,7 @@ def test_offsets_are_committed_and_fetched_with_the_members_epoch(cluster: Local
 
         assert await commit("a", epoch) == ErrorCode.NONE
         assert await commit("a", epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+        assert await commit("a", epoch, 8) == ErrorCode.UNSUPPORTED_VERSION
         assert await commit("b", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
         assert await commit("", -1) == ErrorCode.UNKNOWN_MEMBER_ID, "the group has members"
         topics = [{"name": TOPIC, "partition_indexes": [0]}]
