@@ -21,6 +21,10 @@ from kreplog.types import TopicPartition
 RESEND_MS = 50
 """Pause before markers are written again."""
 
+FENCED_RESEND_MS = 30_000
+"""Pause where all that is missing was refused with TRANSACTION_COORDINATOR_FENCED: a partition has a marker of a later
+coordinator. This one is soon replaced, or somebody wrote that marker by hand."""
+
 ABSENCE_MS = 10_000
 """A partition that is in no metadata for this long is deleted: a broker that has just started may have none yet, and a
 new controller sends it in pieces."""
@@ -91,6 +95,7 @@ class MarkerWriter:
         if not by_leader:
             self._timers.set(transaction.deadline, now_ms + RESEND_MS)
             return
+        transaction.fenced = frozenset()
         stored = transaction.stored
         committed = transaction.state is TransactionState.PREPARE_COMMIT
         marker = TransactionMarker(stored.producer_id, stored.producer_epoch, committed, shard.leader_epoch)
@@ -120,10 +125,17 @@ class MarkerWriter:
             if error in _DONE:
                 transaction.unmarked.discard(name)
             elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                yield StateChange("info", f"{name} has a marker of a later coordinator of {shard.partition}")
+                transaction.fenced |= {name}
+                yield StateChange("warning", _fenced(transaction.transactional_id, name, shard))
         if transaction.in_flight:
             return
         if transaction.unmarked:
-            self._timers.set(transaction.deadline, now_ms + RESEND_MS)
+            pause_ms = FENCED_RESEND_MS if transaction.unmarked <= transaction.fenced else RESEND_MS
+            self._timers.set(transaction.deadline, now_ms + pause_ms)
         else:
             yield from self._complete(shard, transaction, now_ms)
+
+
+def _fenced(transactional_id: str, name: TopicPartition, shard: TransactionShard) -> str:
+    reason = f"{name} has one of a later coordinator than that of epoch {shard.leader_epoch} of {shard.partition}"
+    return f"the marker of {transactional_id} is refused: {reason}; tried again in {FENCED_RESEND_MS // 1000} s"

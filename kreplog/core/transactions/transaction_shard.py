@@ -45,9 +45,9 @@ class TransactionalId:
     appended, and until that is committed nothing else is accepted. parked: requests that add partitions and wait until
     it is not busy. patience: the deadline of these. former: the id and epoch of its producer before they were renewed
     (KIP-360), None for none. unmarked: partitions that have no marker yet. absent_since: those of them that are in no
-    metadata, and since when. in_flight: requests with markers that are not answered. deadline: of the transaction, or
-    of the next attempt to write markers. charged: the memory that it is charged; while a record of it is being appended
-    more than its size, if the record has more partitions."""
+    metadata, and since when. fenced: those that have a marker of a later coordinator. in_flight: requests with markers
+    that are not answered. deadline: of the transaction, or of the next attempt to write markers. charged: the memory
+    that it is charged; while a record of it is being appended more than its size, if the record has more partitions."""
 
     transactional_id: str
     stored: TransactionMetadata
@@ -58,6 +58,7 @@ class TransactionalId:
     former: tuple[int, int] | None = None
     unmarked: set[TopicPartition] = field(default_factory=set)
     absent_since: dict[TopicPartition, int] = field(default_factory=dict)
+    fenced: frozenset[TopicPartition] = frozenset()
     in_flight: int = 0
     charged: int = 0
 

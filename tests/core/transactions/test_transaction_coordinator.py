@@ -25,7 +25,7 @@ from kreplog.core.transaction_messages import (
     ListTransactionsRequest,
     TransactionRecord,
 )
-from kreplog.core.transactions.marker_writer import ABSENCE_MS
+from kreplog.core.transactions.marker_writer import ABSENCE_MS, FENCED_RESEND_MS, RESEND_MS
 from kreplog.core.transactions.transaction_coordinator import PATIENCE_MS
 from kreplog.core.transactions.transaction_listing import CHARACTERS_PER_STEP, IDS_PER_STEP
 from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
@@ -298,6 +298,25 @@ def test_the_partition_of_a_group_is_added() -> None:
     shell.automatic = True
     shell.answer()
     assert shell.replies[shell.count].error is ErrorCode.NONE and shell.state == "Ongoing"
+
+
+def test_markers_that_a_later_coordinator_has_overtaken_are_rarely_sent_again() -> None:
+    """Unless another marker is missing too."""
+    shell = ongoing()
+    shell.end()
+    shell.commit()
+    shell.answer(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+    shell.tick(FENCED_RESEND_MS - 1)
+    assert not shell.sent
+    shell.tick(1)
+    assert len(shell.sent) == 2
+    first, second = shell.sent
+    shell.sent = [first]
+    shell.answer(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+    shell.sent = [second]
+    shell.answer(lost=True)
+    shell.tick(RESEND_MS)
+    assert len(shell.sent) == 2
 
 
 @pytest.mark.parametrize("second_protocol", [False, True])
