@@ -75,6 +75,7 @@ class TransactionChecker:
         self._violate = violate
         self._leader_of = leader_of
         self.last_epoch = LAST_EPOCH
+        self._requested_ms: dict[str, int] = {}
         self._confirmed_ms: dict[str, int] = {}
         self._producers: dict[str, tuple[str, tuple[int, int]]] = {}
         self._beginning: dict[str, set[str]] = defaultdict(set)
@@ -92,6 +93,7 @@ class TransactionChecker:
     def observe(self, event: Event) -> None:
         match event:
             case ProducerBeginning(client=client, transactional_id=name):
+                self._requested_ms[client] = event.at_ms
                 self._beginning[name].add(client)
                 self._sole.pop(name, None)
                 if len(self._beginning[name]) > 1:
@@ -107,7 +109,7 @@ class TransactionChecker:
                 if event.producer_epoch > self.last_epoch:
                     self._violate("epoch used up", f"{client} is given epoch {event.producer_epoch} of {name}")
                 self._producers[client] = name, epoch
-                self._confirmed_ms[name] = event.at_ms
+                self._confirmed_ms[name] = self._requested_ms.get(client, event.at_ms)
                 held = self._newest.get(name, epoch)
                 self._newest[name] = max(held, epoch) if held[0] == epoch[0] else epoch  # responses overtake each other
             case ProducerRefused():
@@ -123,6 +125,7 @@ class TransactionChecker:
                     self._violate("acks not all", text)
                 self._transactions[name].records[value] = True
             case TransactionEnding(transaction=name, committed=committed):
+                self._requested_ms[event.client] = event.at_ms
                 self._transactions[name].wanted = committed
             case TransactionEnded(transaction=name, committed=committed, error=error):
                 transaction = self._transactions[name]
@@ -131,7 +134,7 @@ class TransactionChecker:
                 if committed and not transaction.committed and self._is_sole(event.client, name):
                     transaction.refused = error
                 if error == ErrorCode.NONE.name:
-                    self._confirmed_ms[name] = event.at_ms
+                    self._confirmed_ms[name] = self._requested_ms[event.client]
                 self.counts["transactions"] += 1
             case StableRead():
                 self._read(event)

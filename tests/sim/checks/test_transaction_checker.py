@@ -102,8 +102,14 @@ def test_a_producer_is_unknown_where_its_id_may_have_expired() -> None:
     mine = [beginning("x"), begun("x", 0)]
     assert kinds(*mine, refused(MAPPING)) == kinds(*mine, refused(MAPPING, EXPIRATION_MS - 1)) == ["producer refused"]
     assert kinds(*mine, refused(MAPPING, EXPIRATION_MS)) == []
-    later = TransactionEnded(EXPIRATION_MS, HOME, "", "x", "x.1", False, "NONE")
-    assert kinds(*mine, *sent("a"), later, refused(MAPPING, 2 * EXPIRATION_MS - 1)) == ["producer refused"]
+    late = ProducerBegun(100, HOME, "", "x", "id", 7, 0)
+    assert kinds(beginning("x"), late, refused(MAPPING, EXPIRATION_MS)) == [], "its record is older than the response"
+    end = [
+        TransactionEnding(EXPIRATION_MS, HOME, "", "x", "x.1", False),
+        TransactionEnded(EXPIRATION_MS + 100, HOME, "", "x", "x.1", False, "NONE"),
+    ]
+    assert kinds(*mine, *sent("a"), *end, refused(MAPPING, 2 * EXPIRATION_MS - 1)) == ["producer refused"]
+    assert kinds(*mine, *sent("a"), *end, refused(MAPPING, 2 * EXPIRATION_MS)) == []
     assert kinds(*mine, refused("INVALID_TXN_STATE", EXPIRATION_MS)) == ["producer refused"]
 
 
