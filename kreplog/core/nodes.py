@@ -9,6 +9,8 @@
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
     /brokers/topics/[topic]/[partition]             empty; after a removal the first leader epoch, decimal
     /brokers/topics/[topic]/[partition]/leaderAndISR   LeaderAndIsr; its version is the partition epoch
+    /brokers/topic_names_[n]                        empty; written with each topic whose name has that hash, see
+                                                    core.controller.topic_names
     /admin/partitions_reassigned/[topic]/[partition]   JSON list of target replicas; empty cancels
     /admin/partitions_add/[topic]/[partition]       JSON list of replicas
     /admin/partitions_remove/[topic]/[partition]    empty
@@ -124,6 +126,11 @@ def failure_reporters(names: Iterable[str], broker_id: int, epoch: int) -> set[i
 
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
+
+
+def topic_names(number: int) -> str:
+    """The node whose version guards the creation of topics whose names have this hash."""
+    return f"/brokers/topic_names_{number}"
 
 
 def partition(of: TopicPartition, under: str = TOPICS) -> str:

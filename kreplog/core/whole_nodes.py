@@ -24,6 +24,11 @@ RETRY_MS = 20
 T = TypeVar("T")
 
 
+def retry_pause(attempt: int) -> Pause:
+    """The pause after an attempt, from 0 on, that others have preceded."""
+    return Pause(RETRY_MS * (attempt + 1))
+
+
 def encode_whole(content: Any, subject: str, advice: str) -> bytes:
     """The content of a node. advice: for whom it is too large, which raises UsageError."""
     data = json.dumps(content, separators=(",", ":")).encode()
@@ -55,5 +60,5 @@ def alter_whole(
             yield Multi((Create(path, data) if node is None else SetData(path, data, node.stat.version),))
             return
         except (NodeExistsError, NoNodeError, BadVersionError):
-            yield Pause(RETRY_MS * (attempt + 1))
+            yield retry_pause(attempt)
     raise CoordinationError(f"too many concurrent changes of the {subject}: try again", path=path)

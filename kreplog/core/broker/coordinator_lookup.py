@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, AddOffsetsToTxnRequest
-from kreplog.errors import ErrorCode
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError
 from kreplog.types import NO_LEADER
 
 GROUP = 0
@@ -114,10 +114,11 @@ class InternalTopicCreation:
         """Why the topic cannot be created, as a recent attempt has found; None: to be tried."""
         return self._failure if self._failure and now_ms < self._failed_ms + RETRY_MS else None
 
-    def failed(self, error: str, now_ms: int) -> str:
+    def failed(self, error: KreplogError, now_ms: int) -> str:
         """An attempt has failed. Returns the text for clients."""
         topic = self.topic
-        setting = f"{topic.replication_factor_setting} = {topic.replication_factor}"
-        self._failure = f"{topic.name} cannot be created with {setting}: {error}"
+        of_store = isinstance(error, CoordinationError)
+        setting = "" if of_store else f" with {topic.replication_factor_setting} = {topic.replication_factor}"
+        self._failure = f"{topic.name} cannot be created{setting}: {error}"
         self._failed_ms = now_ms
         return self._failure

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kreplog.config import TopicConfig
-from kreplog.core import nodes
+from kreplog.core import nodes, whole_nodes
 from kreplog.core.controller.admin_operations import (
     add_partitions_operations,
     cancel_reassignment_operations,
@@ -93,21 +93,19 @@ def _validate_topic(name: str, existing: TopicNames) -> Steps[None]:
 
 
 def _create_topic(name: str, operations: tuple[StoreOperation, ...], existing: TopicNames) -> Steps[None]:
-    for attempt in range(ATTEMPTS):
+    for attempt in range(whole_nodes.ATTEMPTS):
         guards = yield from existing.check(name)
         try:
             yield Multi((*operations, *guards))
-        except NodeExistsError as error:
-            text = f"topic {name} exists already, or is still being deleted"
-            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, text) from error
-        except BadVersionError:
-            existing.outdated()
-            if attempt == ATTEMPTS - 1:
-                raise
-        else:
-            for guard in guards:
-                existing.created(name, guard)
+            existing.created(name)
             return
+        except (NodeExistsError, BadVersionError) as error:
+            if isinstance(error, NodeExistsError) and error.index != len(operations):
+                text = f"topic {name} exists already, or is still being deleted"
+                raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, text) from error
+        existing.outdated()
+        yield whole_nodes.retry_pause(attempt)
+    raise CoordinationError(f"too many topics are being created beside {name}: try again", path=nodes.topic(name))
 
 
 def delete_topic(name: str) -> Steps[None]:

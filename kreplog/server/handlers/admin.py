@@ -7,10 +7,11 @@ fields of their responses.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from kreplog.core.controller.leader_elections import (
 )
 from kreplog.core.controller.new_partitions import MAX_NEW_PARTITIONS
 from kreplog.core.controller.partition_limits import PartitionLimits
-from kreplog.core.controller.topic_names import TopicNames
+from kreplog.core.controller.topic_names import TopicNames, can_collide
 from kreplog.core.dynamic_configs import Change, InvalidSettingError, config_text
 from kreplog.core.effects import Steps
 from kreplog.core.topic_settings import Described, changed, without_own
@@ -125,6 +126,7 @@ class AdminHandlers:
         self._settings = settings
         self._settings_of = settings_of
         self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
+        self._naming = asyncio.Lock()  # creations by this broker need not race each other for a guard of TopicNames
         self._refused = RepeatedFailures("refusals to create topics automatically")
 
     # Topics
@@ -253,7 +255,8 @@ class AdminHandlers:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
         _charge(mutate, len(assigned))
         with self._counted(topic.name, assigned, validate_only):
-            await self._carry_out(steps)
+            async with self._naming if can_collide(topic.name) else nullcontext():
+                await self._carry_out(steps)
         return {
             "topic_id": topic_id,
             "num_partitions": len(assigned),

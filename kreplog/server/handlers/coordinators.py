@@ -82,7 +82,7 @@ class CoordinatorHandlers:
                         topic.name, topic.partitions, topic.replication_factor, topic.settings, CREATION_S
                     )
                 except KreplogError as error:
-                    problem = creation.failed(str(error), monotonic_ms())
+                    problem = creation.failed(error, monotonic_ms())
                     _log.warning("%s", problem)
         return None if problem is None else _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
 

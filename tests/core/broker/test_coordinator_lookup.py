@@ -15,7 +15,7 @@ from kreplog.core.broker.coordinator_lookup import (
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, AddOffsetsToTxnRequest, EndTxnRequest
-from kreplog.errors import ErrorCode
+from kreplog.errors import ConnectionLossError, ErrorCode, InvalidReplicationFactorError
 from kreplog.types import NO_LEADER
 
 TOPICS = internal_topics(
@@ -73,13 +73,15 @@ def test_a_key_has_no_coordinator_without_a_live_leader() -> None:
 def test_a_failed_creation_is_repeated_after_a_while() -> None:
     creation = InternalTopicCreation(TOPICS[TRANSACTION])
     assert creation.failure(0) is None
-    text = creation.failed("too few brokers", 1000)
+    text = creation.failed(InvalidReplicationFactorError("too few brokers"), 1000)
     assert (
         text
         == f"{TRANSACTIONS_TOPIC} cannot be created with transaction.state.log.replication.factor = 4: too few brokers"
     )
     assert creation.failure(999 + RETRY_MS) == text
     assert creation.failure(1000 + RETRY_MS) is None
+    text = creation.failed(ConnectionLossError("no store responds"), 1000)
+    assert text == f"{TRANSACTIONS_TOPIC} cannot be created: no store responds"
 
 
 def test_only_groups_and_transactions_have_coordinators() -> None:

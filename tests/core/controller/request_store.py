@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kreplog.coord.memory import MemoryStore
 from kreplog.core import nodes
 from kreplog.core.controller import admin_requests
 from kreplog.core.controller.admin_requests import RefusedError
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
+from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi, Pause, Steps
 from kreplog.errors import CoordinationError, ErrorCode
 
 BROKERS = (1, 2, 3)
@@ -42,23 +43,43 @@ class RequestStore:
         try:
             while True:
                 effect = steps.send(answer) if error is None else steps.throw(error)
-                answer = error = None
-                match effect:
-                    case GetNodes(paths):
-                        answer = self.session.get_many(paths)
-                    case GetChildren(path):
-                        answer = None if self.session.exists(path) is None else self.session.children(path)
-                    case Multi(operations):
-                        self.writes += 1
-                        (before or {}).get(self.writes, lambda: None)()
-                        try:
-                            answer = self.session.multi(operations)
-                        except CoordinationError as failed:
-                            error = failed
-                    case Pause(ms):
-                        self.paused_ms.append(ms)
+                answer, error = self._outcome(effect, before or {})
         except StopIteration as end:
             return end.value
+
+    def carry_out_together(self, requests: Iterable[Steps[None]]) -> None:
+        """Carry out the steps of requests of several brokers, each effect of which takes a millisecond."""
+        due: list[tuple[int, int, Steps[None], Any, CoordinationError | None]] = []
+        for number, steps in enumerate(requests):
+            heappush(due, (0, number, steps, None, None))
+        while due:
+            now_ms, number, steps, answer, error = heappop(due)
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                continue
+            after_ms = effect.ms if isinstance(effect, Pause) else 1
+            heappush(due, (now_ms + after_ms, number, steps, *self._outcome(effect, {})))
+
+    def _outcome(
+        self, effect: Effect, before: Mapping[int, Callable[[], object]]
+    ) -> tuple[Any, CoordinationError | None]:
+        """The answer to an effect, and the error that is thrown into the steps."""
+        match effect:
+            case GetNodes(paths):
+                return self.session.get_many(paths), None
+            case GetChildren(path):
+                return None if self.session.exists(path) is None else self.session.children(path), None
+            case Multi(operations):
+                self.writes += 1
+                before.get(self.writes, lambda: None)()
+                try:
+                    return self.session.multi(operations), None
+                except CoordinationError as failed:
+                    return None, failed
+            case Pause(ms):
+                self.paused_ms.append(ms)
+        return None, None
 
 
 def refused(code: ErrorCode) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from kreplog.config import TopicConfig
-from kreplog.core import nodes
-from kreplog.core.controller import admin_requests
+from kreplog.core import nodes, whole_nodes
+from kreplog.core.controller import admin_requests, topic_names
 from kreplog.core.controller.admin_requests import (
     ATTEMPTS,
     ELECTION_RETRY_MS,
@@ -25,6 +25,7 @@ from kreplog.core.transaction_messages import INTERNAL_TOPICS
 from kreplog.errors import (
     BadVersionError,
     ConnectionLossError,
+    CoordinationError,
     ErrorCode,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -117,7 +118,45 @@ def test_a_topic_that_another_broker_creates_meanwhile_collides_too(world: World
     assert world.session.children(nodes.TOPICS) == ["a.b", "t"]
 
 
-def test_topics_that_others_create_meanwhile_do_not_refuse_names_that_differ(world: World) -> None:
+def creations(names: Iterable[str]) -> Steps[None]:
+    """Create the topics of one request."""
+    existing = TopicNames()
+    for name in names:
+        yield from creation(name, existing)
+
+
+def test_a_broker_that_creates_many_topics_does_not_hold_up_the_others(world: World) -> None:
+    long = [f"app.{number}" for number in range(1000)]
+    short = [f"other_{number}" for number in range(40)]
+    world.carry_out_together([creations(long), *(creations([name]) for name in (*short, *sorted(INTERNAL_TOPICS)))])
+    assert set(world.session.children(nodes.TOPICS)) == {"t", *long, *short, *INTERNAL_TOPICS}
+
+
+@pytest.mark.parametrize("guards", [1, topic_names.GUARDS])
+def test_of_colliding_topics_that_brokers_create_at_once_each_first_is_created(
+    world: World, monkeypatch: pytest.MonkeyPatch, guards: int
+) -> None:
+    monkeypatch.setattr(topic_names, "GUARDS", guards)
+    collided: list[str] = []
+
+    def attempts(name: str) -> Steps[None]:
+        try:
+            yield from creation(name)
+        except InvalidTopicError:
+            collided.append(name)
+
+    names = [name for number in range(8) for name in (f"a.{number}", f"a_{number}")]
+    world.carry_out_together(map(attempts, names))
+    created = world.session.children(nodes.TOPICS)
+    assert sorted(name.replace(".", "_") for name in created) == ["a_" + str(number) for number in range(8)] + ["t"]
+    assert sorted((*created, *collided)) == sorted((*names, "t"))
+    assert world.paused_ms
+
+
+def test_topics_that_others_create_meanwhile_do_not_refuse_names_that_differ(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_names, "GUARDS", 1)
     existing = TopicNames()
     world.carry_out(creation("a.b", existing))
     world.carry_out(creation("c.d", existing))
@@ -128,10 +167,13 @@ def test_topics_that_others_create_meanwhile_do_not_refuse_names_that_differ(wor
     assert world.session.children(nodes.TOPICS) == ["a.b", "c.d", "e.f", "g.h", "t"]
 
 
-def test_a_creation_that_always_meets_others_ends(world: World) -> None:
-    others = {number: partial(world.create_beside, f"x.{number}") for number in range(1, ATTEMPTS + 1)}
-    with pytest.raises(BadVersionError):
+def test_a_creation_that_always_meets_others_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_names, "GUARDS", 1)
+    numbers = range(1, whole_nodes.ATTEMPTS + 1)
+    others = {number: partial(world.create_beside, f"x.{number}") for number in numbers}
+    with pytest.raises(CoordinationError, match="too many topics are being created beside a\\.b"):
         world.carry_out(creation("a.b"), others)
+    assert world.paused_ms == [whole_nodes.RETRY_MS * number for number in numbers]
     assert "a.b" not in world.session.children(nodes.TOPICS)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kreplog.core import whole_nodes
+from kreplog.core.controller import topic_names
 from kreplog.core.dynamic_configs import STATIC, TOPIC
+from kreplog.core.effects import Pause
 from kreplog.errors import ErrorCode
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import until_controlled
@@ -57,6 +61,33 @@ def test_topics_whose_metrics_would_have_the_same_names_are_refused(tmp_path: Pa
         assert await topics_of(client) == ["a.b", "c.d", "e_f"]
 
     with_broker(tmp_path, work)
+
+
+def test_topics_of_many_clients_are_created_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the first group's `__consumer_offsets`; creations by one broker do not hold up each other."""
+    conflicts: list[int] = []
+    retry_pause = whole_nodes.retry_pause
+
+    def counted(attempt: int) -> Pause:
+        conflicts.append(attempt)
+        return retry_pause(attempt)
+
+    monkeypatch.setattr(topic_names, "GUARDS", 1)
+    monkeypatch.setattr(whole_nodes, "retry_pause", counted)
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        clients = [Client(client.broker) for _ in range(20)]
+        creations = [create(other, new_topic(f"app.{number}")) for number, other in enumerate(clients)]
+        finding = client.call(ApiKey.FIND_COORDINATOR, 3, key="g", key_type=0)
+        *created, coordinator = await asyncio.gather(*creations, finding)
+        assert [topic.error_code for topics in created for topic in topics] == [0] * len(clients)
+        assert (coordinator.error_code, coordinator.error_message) == (0, None)
+        assert not conflicts
+        for other in clients:
+            other.peer.close()
+
+    with_broker(tmp_path, work, offsets_topic_replication_factor=1, offsets_topic_num_partitions=1)
 
 
 @pytest.mark.parametrize("version", [5, 7])
