@@ -31,6 +31,7 @@ from kreplog.sim.checks.config_checker import UnreadableConfigs
 from kreplog.sim.checks.producer_id_checker import ProducerIdChecker
 from kreplog.sim.checks.request_checker import RequestChecker
 from kreplog.sim.clients import consumer_group_client, group_client, migrating_consumer, transaction_client, workload
+from kreplog.sim.clients.group_membership import EpochMembership, GroupMembership
 from kreplog.sim.clients.intruder import intruder
 from kreplog.sim.clients.producer_id_client import REQUESTERS, id_requester, new_producer_id
 from kreplog.sim.clients.rack_consumer import rack_consumer
@@ -369,8 +370,7 @@ class Cluster:
         partitions = {topic.name: topic.partitions for topic in self.plan.topics}
         for index in range(1, self.plan.members + 1):
             context = self._client_context(f"member-{index}")
-            member = group_client.member(context, group_client.GroupTopic(partitions[OFFSETS_TOPIC]))
-            self._start_client(context, member)
+            self._start_client(context, group_client.member(context, partitions[OFFSETS_TOPIC]))
         if self.plan.subscribers:
             self._start_subscribers(partitions[OFFSETS_TOPIC])
         if self.plan.writers:
@@ -410,6 +410,7 @@ class Cluster:
     def _start_transactions(self, partitions: Mapping[str, int]) -> None:
         """The first half of the processes copy, the others write; each transactional id has two processes."""
         topics = transaction_client.TransactionTopics(partitions[TRANSACTED_TOPIC], partitions[TRANSACTIONS_TOPIC])
+        membership = EpochMembership if self.plan.subscribers else GroupMembership
         writers = []
         for index in range(self.plan.writers):
             context = self._client_context(f"transactional-{index + 1}")
@@ -421,7 +422,7 @@ class Cluster:
                 topics,
                 misuses=self.plan.misused,
                 hasty=self.plan.hasty,
-                joins=self.plan.copiers_join,
+                joins=membership if self.plan.copiers_join else None,
             )
             writers.append(writer)
             self._start_client(context, writer.run())

@@ -403,7 +403,16 @@ def _with_subscribers(plan: SimulationPlan, power: bool) -> SimulationPlan:
     config = plan.config
     if config.replica_lag_max_bytes >= 0:
         config = replace(config, replica_lag_max_bytes=LAG_OF_GROUPS_BYTES)
-    return replace(plan, topics=topics, config=config, subscribers=random.randint(2, 4), migrates=migrates)
+    # As of the transactions; in more of these seeds, since few have both.
+    copiers_join = plan.copiers_join or Random(f"kreplog-epochs-1-{plan.seed}").random() < COPIERS_JOIN_SHARE
+    return replace(
+        plan,
+        topics=topics,
+        config=config,
+        subscribers=random.randint(2, 4),
+        migrates=migrates,
+        copiers_join=copiers_join,
+    )
 
 
 def _last_epoch(seed: int) -> int:

@@ -166,6 +166,7 @@ class GroupEvent(Event):
     """An action or observation of a member of a group. partition: of the group's log."""
 
     client: str
+    group_id: str
 
 
 @dataclass(frozen=True, slots=True)

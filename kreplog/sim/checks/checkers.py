@@ -35,6 +35,7 @@ The guarantees, and when they are checked:
     of the responses to clients                                                                       client_checker.py
     not converged, logs differ, context                                                                 final_checks.py
     of transactions                                                                             transaction_checker.py
+    of groups: offsets, generations, members                               group_checker.py, consumer_group_checker.py
     of dynamic configs, Metadata, sessions    config_checker.py, metadata_checker.py, session_checker.py
     of memory, strays, submissions to the store          memory_checker.py, stray_checker.py, submission_checker.py
     of delayed fetches, followers' sessions                                                        fetch_checker.py
@@ -50,6 +51,7 @@ may lack the state of a producer whose last records are deleted. A leader applie
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -126,7 +128,7 @@ class Checkers:
         self.memory = MemoryChecker(partial(self.violate, model=None))
         self.fetches = FetchChecker(partial(self.violate, model=None))
         self.strays = StrayChecker(DEFAULT_RETENTION_MS, partial(self.violate, model=None))
-        self.groups = GroupChecker(self._group_violated, leader_of)
+        self.groups = defaultdict[str, GroupChecker](partial(GroupChecker, self._group_violated, leader_of))
         self.consumer_groups = ConsumerGroupChecker(self._group_violated, leader_of, self._is_owned_deleted)
         self.transactions = TransactionChecker(self._transaction_violated, leader_of)
         disks.observe(self)
@@ -148,7 +150,7 @@ class Checkers:
         without deleted ones."""
         return {
             **self.clients.counts,
-            **self.groups.counts,
+            **{name: sum(group.counts[name] for group in self.groups.values()) for name in ("offsets", "generations")},
             **self.consumer_groups.counts,
             **self.transactions.counts,
             "committed": sum(len(model.values) for model in self.models.values()),
@@ -602,7 +604,7 @@ class Checkers:
     def observe(self, event: Event) -> None:
         """Called by the history for every event."""
         if isinstance(event, GroupEvent):
-            self.groups.observe(event, len(self.history.events) - 1)
+            self.groups[event.group_id].observe(event, len(self.history.events) - 1)
             return
         if isinstance(event, ConsumerGroupEvent):
             self.consumer_groups.observe(event)

@@ -1,4 +1,4 @@
-"""The promises of groups, checked from what members observe:
+"""The promises of groups, checked from what members observe; those about offsets also where the coordinator assigns:
 
 lost offset       a reader gets an offset although a later commit was acknowledged before it read, and not from a broker
                   that does not know yet that it has been replaced as the coordinator
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.group_client import REFUSED
+from kreplog.sim.clients.member_offsets import REFUSED
 from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
 from kreplog.types import TopicPartition
 
@@ -43,7 +43,7 @@ class _Commit:
 
 
 class GroupChecker:
-    """Observes the members of the group of one run. leader_of: the leader of a partition in the store."""
+    """Observes the members of one group of a run. leader_of: the leader of a partition in the store."""
 
     def __init__(self, violate: Violate, leader_of: Callable[[TopicPartition], int]) -> None:
         self._violate = violate

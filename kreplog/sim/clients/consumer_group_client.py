@@ -2,14 +2,15 @@
 
 A member joins, sends heartbeats, and owns what the responses assign to it: it gives up first what it has to revoke, at
 once or a little later, and says so. It owns nothing after its session, which lasts from the last heartbeat that it sent
-and that was answered. Sometimes it sleeps through its session, reads other topics, leaves, restarts as a static member,
-or commits an offset in an earlier epoch. When all faults are over, the observer waits until each partition of the
-topics that are read has an owner; then all end.
+and that was answered. It reads the committed offsets of partitions that it gets, and commits later ones. Sometimes it
+sleeps through its session, reads other topics, leaves, restarts as a static member, or commits an offset in an earlier
+epoch. When all faults are over, the observer waits until each partition of the topics that are read has an owner; then
+all read the offsets once more, and end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -20,11 +21,12 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kreplog.core.group_messages import OFFSETS_TOPIC, CommitPartition, OffsetCommitRequest, partition_of_group
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.groups.consumer_group import to_assignment, to_partitions
 from kreplog.core.messages import PartitionState
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.workload import Call, Client, ClientContext, ClientEffect, ClientMetadata, Sleep, Switch
+from kreplog.sim.clients.member_offsets import MemberOffsets, Steps, call_coordinator, home_of
+from kreplog.sim.clients.workload import Client, ClientContext, ClientMetadata, Sleep, Switch
 from kreplog.sim.history import EpochCommitted, MemberFenced, PartitionsOwned
 from kreplog.types import NO_LEADER, TopicPartition
 
@@ -41,7 +43,6 @@ _FENCED = frozenset(
     | {ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
 
-Steps = Generator[ClientEffect, Any, Any]
 Partition = tuple[str, int]
 """A topic's id and a partition's number."""
 
@@ -57,13 +58,13 @@ class GroupConsumer:
         self._subscribed: frozenset[str] = frozenset()
         self.owned: frozenset[Partition] = frozenset()
         self._name = context.name
-        self._home = TopicPartition(OFFSETS_TOPIC, partition_of_group(GROUP, partitions))
-        self._settings = context.settings
+        self._home = home_of(GROUP, partitions)
         self._history = context.history
         self._random = context.random
         self._switch = context.switch
         self._settled = settled
         self._metadata = ClientMetadata(context, internal=True)
+        self._offsets = MemberOffsets(context, self._metadata, GROUP, partitions)
         # Of two processes with the same instance id, either may be the member.
         self._instance = context.random.choice((None, None, None, context.name, _TWIN))
         self._calm = calm
@@ -88,6 +89,7 @@ class GroupConsumer:
                 yield from self._misbehave()
             if not changed:
                 yield Sleep(self._random.randint(HEARTBEAT_MS // 4, HEARTBEAT_MS))
+        yield from self._offsets.fetch_all()
 
     def _begin(self) -> None:
         """Be another member, or the same again, that has nothing."""
@@ -161,8 +163,29 @@ class GroupConsumer:
         changed = assigned != self.owned
         if changed:
             self._states_all = True
-            self._own(broker, assigned)
+            yield from self._take_over(broker, assigned)
         return changed
+
+    def _take_over(self, broker: int, owned: frozenset[Partition]) -> Steps:
+        """Own these, and go on where their former owners had committed."""
+        added = owned - self.owned
+        self._own(broker, owned)
+        for number in self._numbers_of(added):
+            yield from self._offsets.fetch(number, *self._identity())
+
+    def _numbers_of(self, partitions: frozenset[Partition]) -> list[int]:
+        """Numbers of those that are of the topic whose offsets the members commit."""
+        known = self._metadata.partitions
+        return [
+            number
+            for number in self._offsets.numbers
+            if (partition := TopicPartition(OFFSETS_TOPIC, number)) in known
+            and (known[partition].topic_id, number) in partitions
+        ]
+
+    def _identity(self) -> tuple[str | None, int]:
+        """The member id and epoch with which it reads offsets."""
+        return self._member_id, self._epoch
 
     def owned_among(self, known: Mapping[TopicPartition, PartitionState]) -> frozenset[Partition]:
         """The partitions that it owns where these exist."""
@@ -190,15 +213,7 @@ class GroupConsumer:
         self._begin()
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
-        """The coordinator and its response, None for none. more_ms: on top of the request time-out, for a join that
-        waits for others."""
-        coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
-        response = None
-        if coordinator != NO_LEADER:
-            (response,) = yield Call(coordinator, (request,), self._settings.request_ms + more_ms)
-        if response is None or getattr(response, "error", ErrorCode.NONE) is ErrorCode.NOT_COORDINATOR:
-            yield from self._metadata.refresh()
-        return coordinator, response
+        return (yield from call_coordinator(self._metadata, GROUP, request, more_ms))
 
     # Else
 
@@ -210,9 +225,9 @@ class GroupConsumer:
             yield from self._leave()
         elif fate < 0.1 and not self._calm:
             self._subscribe()
-        elif fate < 0.16:
+        elif fate < 0.3:
             yield from self._commit(self._epoch, self._member_id)
-        elif fate < 0.22 and self._earlier is not None:
+        elif fate < 0.36 and self._earlier is not None:
             yield from self._commit(*self._earlier)
 
     def _leave(self) -> Steps:
@@ -228,19 +243,19 @@ class GroupConsumer:
         self._begin()
 
     def _commit(self, epoch: int, member_id: str) -> Steps:
-        """In the member's epoch, or an earlier one, which is refused."""
+        """Read a committed offset, and commit the next: in the member's epoch, or an earlier one, which is refused."""
         if epoch <= JOIN_EPOCH:
             return
         latest = self._epoch if member_id == self._member_id else -1
-        commits = (CommitPartition(TopicPartition(OFFSETS_TOPIC, 0), 1),)
-        _, response = yield from self._call(OffsetCommitRequest(GROUP, epoch, member_id, None, commits))
-        if response is not None:
-            error = response.partitions[0][1]
+        number = self._random.choice(self._numbers_of(self.owned) or list(self._offsets.numbers))
+        found = yield from self._offsets.fetch(number, *(self._identity() if epoch == latest else ()))
+        if found is None:
+            return
+        error = yield from self._offsets.commit(epoch, member_id, None, number, found + 1)
+        if error is not None:
             self._history.add(
                 EpochCommitted(self._now_ms, self._home, "", self._name, member_id, epoch, latest, error.name)
             )
-            if error is ErrorCode.NOT_COORDINATOR:
-                yield from self._metadata.refresh()
 
 
 def observer(context: ClientContext, members: Sequence[GroupConsumer], settled: Switch) -> Client:

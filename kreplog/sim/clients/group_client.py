@@ -1,97 +1,59 @@
 """Members of a group in the simulator, without I/O, as clients of workload.py.
 
 A member finds the coordinator in the metadata, joins, and synchronizes; the leader deals the partitions out. Then it
-sends heartbeats, and reads and commits offsets of its partitions. Every commit has a text of its own, by which a reader
-knows whose offset it got. Sometimes a member sleeps through its session and goes on as if nothing had been, leaves and
-joins again, restarts as a static member, or acts once more in an earlier generation. At the end each becomes a member
-once more, reads all offsets, and leaves.
+sends heartbeats, and reads and commits offsets of its partitions. Sometimes a member sleeps through its session and
+goes on as if nothing had been, leaves and joins again, restarts as a static member, or acts once more in an earlier
+generation. At the end each becomes a member once more, reads all offsets, and leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Sequence
 from typing import Any
 
 from kreplog.core.group_messages import (
-    OFFSETS_TOPIC,
-    CommitPartition,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
-    OffsetCommitRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
     SyncGroupRequest,
-    partition_of_group,
 )
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.workload import (
-    Call,
-    Client,
-    ClientContext,
-    ClientEffect,
-    ClientMetadata,
-    Sleep,
-)
-from kreplog.sim.history import GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
-from kreplog.types import NO_LEADER, TopicPartition
+from kreplog.sim.clients.member_offsets import MemberOffsets, Steps, call_coordinator, home_of
+from kreplog.sim.clients.workload import Client, ClientContext, ClientMetadata, Sleep
+from kreplog.sim.history import GroupAssigned
 
 GROUP = "group"
 
 SESSION_MS = 1200
 REBALANCE_MS = 1500
 
-REFUSED = frozenset(
-    {
-        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID),
-        *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    }
-)
-"""Errors of a commit that promise that it has no effect."""
-
 _REJOIN = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 _NEW_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
-Steps = Generator[ClientEffect, Any, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class GroupTopic:
-    """The topic of the groups' offsets: its id, for the history, and the number of its partitions. The members share
-    these same partitions out, since they always exist."""
-
-    partitions: int
-
-    def home(self) -> TopicPartition:
-        """The partition that has the group."""
-        return TopicPartition(OFFSETS_TOPIC, partition_of_group(GROUP, self.partitions))
-
-
-def member(context: ClientContext, topic: GroupTopic) -> Client:
-    """A member until the switch is off. Every second one is static."""
-    yield from _Member(context, topic).run()
+def member(context: ClientContext, partitions: int) -> Client:
+    """A member until the switch is off. Every second one is static. partitions: of the topic of the groups' offsets,
+    which the members share out."""
+    yield from _Member(context, partitions).run()
 
 
 class _Member:
-    def __init__(self, context: ClientContext, topic: GroupTopic) -> None:
+    def __init__(self, context: ClientContext, partitions: int) -> None:
         self._name = context.name
-        self._home = topic.home()
-        self._numbers = range(topic.partitions)
+        self._home = home_of(GROUP, partitions)
         self._settings = context.settings
         self._history = context.history
         self._random = context.random
         self._switch = context.switch
         self._metadata = ClientMetadata(context, internal=True)
+        self._offsets = MemberOffsets(context, self._metadata, GROUP, partitions)
         self._instance = context.name if context.random.random() < 0.4 else None
         self._member_id = ""
         self._former: tuple[int, str] | None = None
         self._joined: dict[str, int] = {}
         """Places in the history where the process first began to join, by member id."""
-        self._texts = count(1)
 
     def run(self) -> Steps:
         while not self._switch.off:
@@ -100,9 +62,7 @@ class _Member:
                 yield from self._work(*assigned)
         while (yield from self._become_member()) is None:
             pass  # a group without faults takes every member
-        for number in self._numbers:
-            while (yield from self._fetch(number)) is None:
-                yield Sleep(self._settings.backoff_ms)
+        yield from self._offsets.fetch_all()
         yield from self._call(LeaveGroupRequest(GROUP, (MemberIdentity(self._member_id, self._instance),)))
 
     def _become_member(self) -> Steps:
@@ -111,7 +71,7 @@ class _Member:
         if joined is not None:
             names = [each.member_id for each in joined.members]
             dealt: dict[str, list[int]] = {name: [] for name in names}
-            for number in self._numbers if names else ():
+            for number in self._offsets.numbers if names else ():
                 dealt[names[(number + joined.generation_id) % len(names)]].append(number)
             given = tuple((name, ",".join(map(str, numbers)).encode()) for name, numbers in dealt.items())
             numbers = yield from self._sync(joined.generation_id, self._member_id, given)
@@ -124,12 +84,7 @@ class _Member:
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
         """The coordinator's response, None for none."""
-        coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
-        response = None
-        if coordinator != NO_LEADER:
-            (response,) = yield Call(coordinator, (request,), self._settings.request_ms + more_ms)
-        if response is None or getattr(response, "error", ErrorCode.NONE) is ErrorCode.NOT_COORDINATOR:
-            yield from self._metadata.refresh()
+        _, response = yield from call_coordinator(self._metadata, GROUP, request, more_ms)
         return response
 
     def _join(self) -> Steps:
@@ -171,7 +126,8 @@ class _Member:
         numbers = tuple(map(int, response.assignment.decode().split(","))) if response.assignment else ()
         owner, at = self._instance or member_id, self._history.now_ms()
         since = self._joined[member_id]
-        self._history.add(GroupAssigned(at, self._home, "", self._name, since, generation, owner, member_id, numbers))
+        where = at, self._home, "", self._name, GROUP
+        self._history.add(GroupAssigned(*where, since, generation, owner, member_id, numbers))
         return numbers
 
     def _work(self, generation: int, numbers: Sequence[int]) -> Steps:
@@ -204,7 +160,7 @@ class _Member:
         if self._random.random() < 0.5:
             yield from self._sync(generation, member_id, ())
         else:
-            yield from self._commit(generation, member_id, self._random.choice(list(self._numbers)))
+            yield from self._commit(generation, member_id, self._random.choice(list(self._offsets.numbers)))
 
     def _leave(self) -> Steps:
         """A static member restarts, of which the group learns when it joins; another leaves."""
@@ -214,51 +170,7 @@ class _Member:
 
     def _commit(self, generation: int, member_id: str, number: int) -> Steps:
         """Read the committed offset, and commit the next. Returns the error, None if there is no response."""
-        found = yield from self._fetch(number)
+        found = yield from self._offsets.fetch(number)
         if found is None:
             return None
-        partition = TopicPartition(OFFSETS_TOPIC, number)
-        text = f"{self._name}:{next(self._texts)}"
-        self._history.add(
-            OffsetCommitInvoked(
-                self._history.now_ms(),
-                self._home,
-                "",
-                self._name,
-                generation,
-                self._instance or member_id,
-                member_id,
-                number,
-                text,
-            )
-        )
-        commits = (CommitPartition(partition, found + 1, -1, text),)
-        response = yield from self._call(OffsetCommitRequest(GROUP, generation, member_id, self._instance, commits))
-        error = None if response is None else response.partitions[0][1]
-        if error is ErrorCode.NOT_COORDINATOR:
-            yield from self._metadata.refresh()
-        self._history.add(
-            OffsetCommitted(
-                self._history.now_ms(), self._home, "", self._name, text, "" if error is None else error.name
-            )
-        )
-        return error
-
-    def _fetch(self, number: int) -> Steps:
-        """The committed offset, -1 for none; None if it cannot be read now."""
-        since = len(self._history.events)
-        broker = self._metadata.coordinator_of(OFFSETS_TOPIC, GROUP)
-        partition = TopicPartition(OFFSETS_TOPIC, number)
-        response = yield from self._call(OffsetFetchRequest((OffsetFetchGroup(GROUP, (partition,)),)))
-        if response is None or response.groups[0].error is not ErrorCode.NONE:
-            if response is not None:
-                yield from self._metadata.refresh()
-            return None
-        ((_, value),) = response.groups[0].offsets
-        self._history.add(
-            OffsetFetched(
-                *(self._history.now_ms(), self._home, "", self._name, broker),
-                *(since, number, value.metadata, value.offset),
-            )
-        )
-        return value.offset
+        return (yield from self._offsets.commit(generation, member_id, self._instance, number, found + 1))

@@ -1,32 +1,32 @@
-"""The membership of a process in a classic group whose offsets it commits with transactions, without I/O (KIP-447).
+"""The membership of a process in a group whose offsets it commits with transactions, without I/O (KIP-447).
 
 The process sends heartbeats between its transactions, and joins again when it has to. It is to own nothing, so that an
 assignment has no partitions: what matters is its generation, and the one before, in which another thread of the process
-may still act.
+may still act. Of a group whose coordinator assigns (KIP-848), the epoch of the member is its generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
+from kreplog.core.consumer_group_messages import JOIN_EPOCH, ConsumerGroupHeartbeatRequest
 from kreplog.core.group_messages import (
     NO_GENERATION,
-    OFFSETS_TOPIC,
     HeartbeatRequest,
     JoinGroupRequest,
     SyncGroupRequest,
 )
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.group_client import REBALANCE_MS, SESSION_MS
-from kreplog.sim.clients.workload import Call, ClientContext, ClientEffect, ClientMetadata, Sleep
-from kreplog.types import NO_LEADER
+from kreplog.sim.clients.member_offsets import Steps, call_coordinator
+from kreplog.sim.clients.workload import ClientContext, ClientMetadata, Sleep
 
 _REJOIN = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID},
 )
+_FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 
-Steps = Generator[ClientEffect, Any, Any]
+UNCREATED_TOPIC = "uncreated"
 
 
 class GroupMembership:
@@ -94,16 +94,55 @@ class GroupMembership:
         response = yield from self._call(request, REBALANCE_MS)
         if response is None or response.error is not ErrorCode.NONE:
             return False
+        self._follow()
+        return True
+
+    def _follow(self) -> None:
+        """The generation has its assignment."""
         if self.generation != self.assigned:
             self.former, self.assigned = self.assigned, self.generation
-        return True
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
         """The coordinator's response, None for none."""
-        coordinator = self._metadata.coordinator_of(OFFSETS_TOPIC, self._group_id)
-        response = None
-        if coordinator != NO_LEADER:
-            (response,) = yield Call(coordinator, (request,), self._settings.request_ms + more_ms)
-        if response is None or response.error is ErrorCode.NOT_COORDINATOR:
-            yield from self._metadata.refresh()
+        _, response = yield from call_coordinator(self._metadata, self._group_id, request, more_ms)
         return response
+
+
+class EpochMembership(GroupMembership):
+    """A member of a group whose coordinator assigns. It reads a topic that does not exist."""
+
+    def renew(self) -> Steps:
+        while not self._switch.off:
+            if (yield from self.join()) and (yield from self.synchronize()):
+                return True
+            yield Sleep(self._settings.backoff_ms)
+        return False
+
+    def join(self) -> Steps:
+        """Whether a heartbeat was answered with the member's epoch, which may be another one than before."""
+        joins = self.generation == NO_GENERATION
+        request = ConsumerGroupHeartbeatRequest(
+            self._group_id,
+            self.member_id,
+            JOIN_EPOCH if joins else self.generation,
+            rebalance_timeout_ms=REBALANCE_MS if joins else -1,
+            subscribed_topics=(UNCREATED_TOPIC,) if joins else None,
+            owned=() if joins else None,
+            needs_member_id=True,
+            client_id=self._name,
+        )
+        response = yield from self._call(request)
+        if response is None:
+            return False
+        if response.error is not ErrorCode.NONE:
+            if response.error in _FENCED:
+                self._forget()
+            return False
+        self.member_id, self.generation = response.member_id, response.member_epoch
+        return True
+
+    def synchronize(self) -> Steps:
+        """Nothing more than the heartbeat had."""
+        yield from ()
+        self._follow()
+        return True

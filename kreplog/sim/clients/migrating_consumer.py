@@ -37,8 +37,8 @@ from kreplog.sim.clients.consumer_group_client import (
     SESSION_MS,
     GroupConsumer,
     Partition,
-    Steps,
 )
+from kreplog.sim.clients.member_offsets import Steps
 from kreplog.sim.clients.workload import Sleep
 from kreplog.types import NO_LEADER, TopicPartition
 
@@ -146,7 +146,10 @@ class MigratingConsumer(GroupConsumer):
         if self._left[1] == self._member_id and self._left[0] < joined.generation_id:
             self._earlier = self._left
         self._epoch, self._leads_for = joined.generation_id, leads_for
-        self._own(broker, owned)
+        yield from self._take_over(broker, owned)
+
+    def _identity(self) -> tuple[str | None, int]:
+        return (None, -1) if self._is_classic else super()._identity()
 
     def _by_id(self, assigned: frozenset[TopicPartition]) -> Steps:
         """The partitions by the ids of their topics; None if one of them is not known."""

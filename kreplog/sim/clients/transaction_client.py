@@ -8,6 +8,7 @@ without response they take a new epoch before the next transaction, so that the 
 the second (KIP-890): leaders add the partitions, and each end of a transaction bumps the epoch. A process of either
 kind may abort a transaction while a batch is on its way, which must not open another one. In some seeds copiers are
 members of the group, and commit in their generation (KIP-447): some before it is assigned, some also in the one before.
+Where there are other members whose coordinator assigns, so does that of the copiers, and their epoch is the generation.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class TransactionTopics:
 class TransactionalProcess:
     """One process; `run` is its client. done: it has ended. misuses: it also sends what brokers refuse. hasty: it waits
     for the response to an EndTxn only as long as a coordinator takes to decide, and soon sends it again: most often
-    while the markers are written, or the record of the completed transaction. joins: a copier is a member of its
-    group."""
+    while the markers are written, or the record of the completed transaction. joins: how a copier is a member of its
+    group, None if it is not."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class TransactionalProcess:
         *,
         misuses: bool = False,
         hasty: bool = False,
-        joins: bool = False,
+        joins: type[GroupMembership] | None = None,
     ) -> None:
         self.done = False
         self._misuses = misuses
@@ -141,8 +142,9 @@ class TransactionalProcess:
         self._unsure = False
         self._choices = Random(f"{context.name} of {context.random.getrandbits(32)}")
         self._is_second = self._choices.random() < 0.5
-        copies = transactional_id == COPIER
-        self._membership = GroupMembership(context, self._metadata, GROUP) if joins and copies else None
+        self._membership: GroupMembership | None = None
+        if joins is not None and transactional_id == COPIER:
+            self._membership = joins(context, self._metadata, GROUP)
 
     def run(self) -> Client:
         yield from self._metadata.refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatResponse
@@ -11,7 +12,10 @@ from kreplog.core.groups.classic_members import ClassicMembers
 from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.consumer_heartbeats import is_full
 from kreplog.core.groups.consumer_membership import ConsumerMembership
+from kreplog.core.groups.group import Group
 from kreplog.core.groups.group_writes import GroupWrites
+from kreplog.core.groups.membership import Membership
+from kreplog.core.groups.shard import GroupShard
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
@@ -110,6 +114,33 @@ def _consumers_refused() -> list[Patch]:
 def _upgrade_forgets_owners() -> list[Patch]:
     """A classic group becomes one whose coordinator assigns, and what its members own counts as free."""
     return [(migration, "read_assignment", lambda octets: frozenset())]
+
+
+@MUTATIONS.add("commits-of-consumer-groups-forgotten")
+def _commits_of_consumer_groups_forgotten() -> list[Patch]:
+    """An offset that a member of such a group commits is acknowledged, and not kept."""
+    take = GroupShard.take_offset
+
+    def forget(self: GroupShard, group: Group, *others: Any) -> None:
+        if group.consumer is None:
+            take(self, group, *others)
+
+    return [(GroupShard, "take_offset", forget)]
+
+
+@MUTATIONS.add("conversion-drops-committed-offsets")
+def _conversion_drops_committed_offsets() -> list[Patch]:
+    """A group that is converted from one protocol to the other has no committed offsets any more."""
+
+    def dropping(right: Callable[..., Steps[None]]) -> Callable[..., Steps[None]]:
+        def convert(self: Membership, shard: GroupShard, group: Group, *others: Any) -> Steps[None]:
+            for partition, stored in list(group.offsets.items()):
+                shard.take_offset(group, partition, None, stored.at)
+            yield from right(self, shard, group, *others)
+
+        return convert
+
+    return [(Membership, name, dropping(getattr(Membership, name))) for name in ("begin", "end")]
 
 
 @MUTATIONS.add("classic-members-not-to-rejoin")

@@ -17,9 +17,12 @@ from kreplog.sim.checks.legal_transitions import LEGAL
 from kreplog.sim.history import (
     DeletionRequested,
     GuaranteeViolated,
+    OffsetCommitInvoked,
+    OffsetCommitted,
+    OffsetFetched,
 )
 from kreplog.sim.machines.disk import Loss
-from kreplog.types import Check, Create, LeaderAndIsr, TopicPartition
+from kreplog.types import NO_LEADER, Check, Create, LeaderAndIsr, TopicPartition
 from tests.sim.checked_world import BROKERS, ID, TP, World
 
 
@@ -44,6 +47,21 @@ def test_a_sound_history_passes(world: World) -> None:
         "Read",
         "Watermark",
     ]
+
+
+def test_offsets_of_two_groups_are_apart(world: World) -> None:
+    texts = {"classic": "a:1", "consumers": "b:1"}
+    for group_id, text in texts.items():
+        where = world.now_ms, TP, ID, "member", group_id
+        world.history.add(OffsetCommitInvoked(*where, 1, "member", "member", 0, text))
+        world.history.add(OffsetCommitted(*where, text, "NONE"))
+    place = len(world.history.events)
+    for group_id, text in texts.items():
+        world.history.add(OffsetFetched(world.now_ms, TP, ID, "member", group_id, NO_LEADER, place, 0, text, 1))
+    assert world.kinds == []
+    assert world.checkers.stats()["offsets"] == 2
+    world.history.add(OffsetFetched(world.now_ms, TP, ID, "member", "classic", NO_LEADER, place, 0, "b:1", 1))
+    assert world.kinds == ["refused commit"]
 
 
 def test_two_values_at_one_offset() -> None:

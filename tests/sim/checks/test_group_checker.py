@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.sim.checks.group_checker import GroupChecker
+from kreplog.sim.clients.group_client import GROUP
 from kreplog.sim.history import Event, GroupAssigned, OffsetCommitInvoked, OffsetCommitted, OffsetFetched
 from kreplog.types import TopicPartition
 
@@ -12,14 +13,14 @@ WHERE = (0, TopicPartition(OFFSETS_TOPIC, 0), "")
 
 
 def assigned(member: str, generation: int, since: int, static: bool = False) -> GroupAssigned:
-    return GroupAssigned(*WHERE, member, since, generation, "static" if static else member, member, (0,))
+    return GroupAssigned(*WHERE, member, GROUP, since, generation, "static" if static else member, member, (0,))
 
 
 def committed(member: str, generation: int, error: str = "NONE") -> list[Event]:
     text = f"{member} in {generation}"
     return [
-        OffsetCommitInvoked(*WHERE, member, generation, member, member, 0, text),
-        OffsetCommitted(*WHERE, member, text, error),
+        OffsetCommitInvoked(*WHERE, member, GROUP, generation, member, member, 0, text),
+        OffsetCommitted(*WHERE, member, GROUP, text, error),
     ]
 
 
@@ -82,7 +83,17 @@ def test_a_static_member_begins_the_generation_of_a_group_that_was_removed() -> 
 def test_an_offset_that_goes_back() -> None:
     """A broker that does not know yet that it is not the coordinator any more reports what it knew."""
     before = (assigned("a", 1, 0), *committed("a", 1))
-    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 3, 0, "", -1)) == ["lost offset"]
-    assert kinds(*before, OffsetFetched(*WHERE, "a", REPLACED, 3, 0, "", -1)) == []
-    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 2, 0, "", -1)) == [], "it began before the response came"
-    assert kinds(*before, OffsetFetched(*WHERE, "a", LEADER, 3, 0, "a in 1", 1)) == []
+    assert kinds(*before, OffsetFetched(*WHERE, "a", GROUP, LEADER, 3, 0, "", -1)) == ["lost offset"]
+    assert kinds(*before, OffsetFetched(*WHERE, "a", GROUP, REPLACED, 3, 0, "", -1)) == []
+    assert kinds(*before, OffsetFetched(*WHERE, "a", GROUP, LEADER, 2, 0, "", -1)) == [], (
+        "it began before the response came"
+    )
+    assert kinds(*before, OffsetFetched(*WHERE, "a", GROUP, LEADER, 3, 0, "a in 1", 1)) == []
+
+
+def test_an_offset_that_was_refused_is_not_read() -> None:
+    """Neither one in an earlier generation, nor one in an earlier epoch of a member whose coordinator assigns."""
+    read = OffsetFetched(*WHERE, "a", GROUP, LEADER, 2, 0, "a in 1", 1)
+    assert kinds(*committed("a", 1, "ILLEGAL_GENERATION"), read) == ["refused commit"]
+    assert kinds(*committed("a", 1, "STALE_MEMBER_EPOCH"), read) == ["refused commit"]
+    assert kinds(*committed("a", 1, "REQUEST_TIMED_OUT"), read) == []

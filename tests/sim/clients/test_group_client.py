@@ -8,14 +8,15 @@ from typing import Any
 from kreplog.core import messages as m
 from kreplog.core.group_messages import JoinGroupResponse, SyncGroupResponse
 from kreplog.errors import ErrorCode
-from kreplog.sim.clients.group_client import GroupTopic, member
+from kreplog.sim.clients.group_client import GROUP, member
+from kreplog.sim.clients.member_offsets import home_of
 from kreplog.sim.clients.workload import Call, ClientContext, Metadata, Settings, Switch
 from kreplog.sim.history import GroupAssigned, GroupEvent, History
 from kreplog.sim.machines.records import ModelCodec
 from kreplog.types import LeaderAndIsr
 
 COORDINATOR = 1
-TOPIC = GroupTopic(1)
+HOME = home_of(GROUP, 1)
 DYNAMIC, STATIC = 2, 1
 """Seeds of a member without an instance id and of one with."""
 
@@ -24,8 +25,8 @@ def assignment(seed: int, *responses: Any) -> tuple[GroupAssigned, list[int]]:
     """What a member reports that gets these responses, and the places in the history where it sent each request.
     An event of another client is between any two of them."""
     history = History(lambda: 0)
-    client = member(ClientContext("a", Settings(), history, ModelCodec(), Random(seed), [COORDINATOR], Switch()), TOPIC)
-    state = m.PartitionState(TOPIC.home(), "id", LeaderAndIsr(COORDINATOR, 0, (COORDINATOR,)), (COORDINATOR,))
+    client = member(ClientContext("a", Settings(), history, ModelCodec(), Random(seed), [COORDINATOR], Switch()), 1)
+    state = m.PartitionState(HOME, "id", LeaderAndIsr(COORDINATOR, 0, (COORDINATOR,)), (COORDINATOR,))
     script, sent = list(responses), []
     answer: Any = None
     while script:
@@ -34,9 +35,9 @@ def assignment(seed: int, *responses: Any) -> tuple[GroupAssigned, list[int]]:
             case Call():
                 sent.append(len(history.events))
                 answer = (script.pop(0),)
-                history.add(GroupEvent(0, TOPIC.home(), "", "another"))
+                history.add(GroupEvent(0, HOME, "", "another", GROUP))
             case Metadata():
-                answer = ({COORDINATOR: None}, {TOPIC.home(): state})
+                answer = ({COORDINATOR: None}, {HOME: state})
             case _:
                 answer = None
     client.send(answer)
