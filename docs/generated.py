@@ -67,6 +67,8 @@ NOT_OF_KAFKA = {
 
 NOT_A_SETTING = "not a setting of Kafka's"
 
+_NO_LIMIT_IN_3 = "9223372036854775807: no limit (3600000 from Kafka 4.0 on)"
+
 KAFKA_DEFAULTS = {
     "broker.id": "-1: generated",
     "listeners": "PLAINTEXT://:9092, all interfaces",
@@ -76,6 +78,9 @@ KAFKA_DEFAULTS = {
     "ssl.keystore.type": "JKS",
     "ssl.truststore.type": "JKS",
     "max.connections.per.ip.overrides": '""',
+    "log.message.timestamp.after.max.ms": _NO_LIMIT_IN_3,
+    "message.timestamp.after.max.ms": _NO_LIMIT_IN_3,
+    "sasl.oauthbearer.expected.audience": 'none ("" in Kafka 4.4)',
     "ssl.cipher.suites": '"": those of Java',
     "default.replication.factor": "1",
     "num.recovery.threads.per.data.dir": "1 (2 from Kafka 4.0 on)",
@@ -90,7 +95,7 @@ KAFKA_DEFAULTS = {
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
-    "group.consumer.assignors": f"{','.join(ASSIGNORS)} (the same ones, by their classes)",
+    "group.consumer.assignors": f"{','.join(ASSIGNORS)} ({GroupConfig().group_consumer_assignors} in Kafka 4.4)",
     "sasl.enabled.mechanisms": "GSSAPI",
     "security.inter.broker.protocol": "PLAINTEXT",
     "group.consumer.migration.policy": "disabled (bidirectional from Kafka 4.0 on)",
@@ -99,7 +104,15 @@ KAFKA_DEFAULTS = {
     "remote.copy.lag.bytes": "none (-1 in Kafka 4.4)",
     "remote.copy.lag.ms": "none (0 in Kafka 4.4)",
 }
-"""The default of Kafka 3.9 where it, or its name, differs."""
+"""The default of Kafka 3.9 where it, or its name, differs; in brackets that of 4.4 where that is another."""
+
+NOT_OF_KAFKA_4 = {
+    *("zookeeper.set.acl", "zookeeper.ssl.client.enable", "zookeeper.ssl.keystore.location"),
+    *("zookeeper.ssl.keystore.password", "zookeeper.ssl.truststore.location", "zookeeper.ssl.enabled.protocols"),
+    *("zookeeper.ssl.cipher.suites", "zookeeper.ssl.endpoint.identification.algorithm"),
+    *("leader.imbalance.per.broker.percentage", "message.downconversion.enable"),
+}
+"""Settings of Kafka 3.9 that 4.4 does not have."""
 
 TOPIC_TAKES_EFFECT = {
     "min.insync.replicas": "at once: the next produce with acks=all, and the high watermark",
@@ -274,8 +287,9 @@ def default_of(name: str) -> str:
         return _value(topic_settings.UNUSED[name])
     if name in topic_settings.THROTTLED:
         return _value("")
-    own = getattr(TopicConfig(), topic_settings.NAMES[name])
-    return _value(getattr(LogConfig(), topic_settings.NAMES[name]) if own is None else own)
+    field = topic_settings.NAMES[name]
+    own = getattr(TopicConfig(), field)
+    return default_of(settings.NAMES_BY_TOPIC_FIELD[field]) if own is None else _value(own)
 
 
 def _unit(name: str) -> str:
@@ -296,7 +310,7 @@ def _allowed(kind: ValueType) -> str:
 def _of_kafka(name: str) -> str:
     if name in NOT_OF_KAFKA:
         return NOT_A_SETTING
-    return KAFKA_DEFAULTS.get(name, "the same")
+    return KAFKA_DEFAULTS.get(name, "the same") + ("; not a setting of Kafka 4.4" if name in NOT_OF_KAFKA_4 else "")
 
 
 def _broker_settings() -> str:

@@ -113,8 +113,9 @@ class BrokerSettings:
     at most half of it by fetch sessions and waiting fetches.
     max_partitions, max_broker_partitions: maximum of partitions of the cluster, and of replicas of a broker (KIP-578).
     auto_create_topics: create a topic when a client that allows it requests its metadata.
-    num_partitions, default_replication_factor: of a topic that is created without its own; -1: 3 replicas, or as many
-    as there are brokers if those are fewer.
+    num_partitions: of a topic that is created without its own.
+    default_replication_factor: of a topic that is created without its own; -1: 3 replicas, or as many as there are
+    brokers if those are fewer.
     metrics_listener: address of the HTTP endpoint for metrics; None: no endpoint.
     log_format, log_level: of the lines in server.log and state-change.log.
     log_file_max_bytes, log_file_backups: of each file of a broker's logs.
@@ -279,7 +280,7 @@ def check(
         tls=TlsSettings(**{field: complete[name] for name, field in TLS_NAMES.items()}),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in OF_TOPICS.items()}),
-        log=LogConfig(replicated=True, **{field: complete[name] for name, field in OF_LOGS.items()}),
+        log=replace(_LOG, **{field: complete[name] for name, field in OF_LOGS.items()}),
         groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
         transactions=TransactionConfig(**{field: complete[name] for name, field in _TRANSACTIONS.items()}),
         sasl=SaslConfig(**{field: complete[name] for name, field in _SASL.items()}),
@@ -577,6 +578,9 @@ OF_LOGS = {
     "log.cleaner.delete.retention.ms": "delete_retention_ms",
     "log.cleaner.dedupe.buffer.size": "dedupe_buffer_size",
 }
+_LOG = LogConfig(replicated=True, message_timestamp_after_max_ms=3_600_000)
+"""Defaults of a broker's logs: with the limit for clocks that are ahead (KIP-1030), which an embedded log lacks."""
+
 NAMES_BY_TOPIC_FIELD = {field: name for name, field in (OF_LOGS | OF_TOPICS).items()}
 """Names of the settings that topics have too, by the field of a TopicConfig."""
 
@@ -657,7 +661,7 @@ SETTINGS: dict[str, _Setting] = {
     **{name: _Setting(*kind) for name, kind in zookeeper_settings.TYPES.items()},
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(OF_TOPICS, TopicConfig()),
-    **_of_config(OF_LOGS, LogConfig()),
+    **_of_config(OF_LOGS, _LOG),
     **_of_config(_GROUPS, GroupConfig()),
     **_of_config(_TRANSACTIONS, TransactionConfig()),
     **_of_config(_SASL, SaslConfig()),

@@ -138,7 +138,7 @@ CASES = {
         "50000", "message.timestamp.before.max.ms", NEVER, error_of_old, "INVALID_TIMESTAMP", "NONE"
     ),
     "log.message.timestamp.after.max.ms": Case(
-        "50000", "message.timestamp.after.max.ms", NEVER, error_of_future, "INVALID_TIMESTAMP", "NONE"
+        "50000", "message.timestamp.after.max.ms", "3600000", error_of_future, "INVALID_TIMESTAMP", "NONE"
     ),
     "compression.type": Case("gzip", "compression.type", "producer", codec, 1, 0),
     "compression.gzip.level": Case("1", "compression.gzip.level", "-1", level("gzip", 1, -1), 1, -1, GZIP),
@@ -219,6 +219,22 @@ def test_a_log_behaves_by_the_altered_default_unless_its_topic_has_its_own(tmp_p
 
     with_brokers(tmp_path, alters)
     with_brokers(tmp_path, restarted)
+
+
+def test_a_record_is_at_most_an_hour_ahead_of_the_clock_by_default(tmp_path: Path) -> None:
+    """As from Kafka 4.0 on (KIP-1030)."""
+    day_ms = 24 * 3_600_000
+
+    async def work(client: Client, broker: Broker) -> None:
+        await create(client, "plain", {})
+        await create(client, "own", {"message.timestamp.after.max.ms": NEVER})
+        errors = [
+            (await produce(client, TopicPartition(name, 0), age_ms)).error.name
+            for name, age_ms in (("plain", -day_ms), ("plain", 1_000 * day_ms), ("own", -day_ms))
+        ]
+        assert errors == ["INVALID_TIMESTAMP", "NONE", "NONE"]
+
+    with_brokers(tmp_path, work)
 
 
 def test_a_produce_with_acks_all_needs_the_altered_min_insync_replicas(tmp_path: Path) -> None:
