@@ -236,6 +236,8 @@ def delete_group(cluster: ClusterConnections, group: str, deadline: float) -> No
 
     def refusal(response: Any) -> Refusal | None:
         code = generic.error_of(next((result.error_code for result in response.results), 0))
+        if code is ErrorCode.NON_EMPTY_GROUP:
+            return code, "it has members, stop its consumers first"
         return None if code is ErrorCode.NONE else (code, "the coordinator does not delete it")
 
     call_coordinator(cluster, group, ApiKey.DELETE_GROUPS, deadline, refusal, groups_names=[group])

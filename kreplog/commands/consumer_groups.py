@@ -266,9 +266,7 @@ def delete(
             try:
                 delete_group(connections, group, coordinator_deadline())
             except GroupRequestError as error:
-                if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise _no_such_group(group, deleted) from error
-                raise
+                raise _not_deleted(error, group, deleted) from error
             deleted.append(group)
             if not as_json:
                 print(f"{printable(group)}: deleted")
@@ -276,13 +274,19 @@ def delete(
         print_json({"deleted": deleted})
 
 
-def _no_such_group(group: str, deleted: Sequence[str] = ()) -> GroupRequestError:
-    before = f"; {', '.join(map(printable, deleted))} deleted before" if deleted else ""
+def _no_such_group(group: str) -> GroupRequestError:
     return GroupRequestError(
-        f"there is no group {printable(group)} with members or offsets: `kreplog group list` lists them{before}",
+        f"there is no group {printable(group)} with members or offsets: `kreplog group list` lists them",
         group=group,
         code=ErrorCode.GROUP_ID_NOT_FOUND,
     )
+
+
+def _not_deleted(error: GroupRequestError, group: str, deleted: Sequence[str]) -> GroupRequestError:
+    """The error of a group after the deletion of others."""
+    text = str(_no_such_group(group) if error.code is ErrorCode.GROUP_ID_NOT_FOUND else error)
+    before = f"; {', '.join(map(printable, deleted))} deleted before" if deleted else ""
+    return GroupRequestError(f"{text}{before}", group=group, code=error.code)
 
 
 # Configs

@@ -102,8 +102,11 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         assert (refused.code, refused.out, "is internal" in refused.err) == (2, b"", True)
         refused = on_trio("group", "reset-offsets", "live", "--all-topics", "--to-earliest", "--execute")
         assert refused.code == 2 and "group live is Stable with 1 member" in refused.err
-        refused = on_trio("group", "delete", "live")
-        assert refused.code == 1 and "NON_EMPTY_GROUP" in refused.err
+        commit(on_trio, "idle", 1)
+        refused = on_trio("group", "delete", "idle", "live", "--json")
+        assert (refused.code, refused.out) == (1, b"")
+        expected = "group live: it has members, stop its consumers first: NON_EMPTY_GROUP; idle deleted before"
+        assert expected in refused.err
         assert committed(on_trio, "live")[0] == 2
 
 
