@@ -74,6 +74,8 @@ def list_all(
     for each in groups:
         facts = each.state or "state unknown", each.type or "type unknown", each.protocol_type or "no protocol"
         print("  ".join((printable(each.group), *facts)))
+    if not groups:
+        print("there is no such group" if states or types else "there is no group")
 
 
 def _chosen(option: str, noun: str, given: Sequence[str] | None, known: Sequence[str]) -> set[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from kreplog.client.transaction_admin import abort_transaction, describe_transaction, list_transactions
+from kreplog.client.transaction_admin import (
+    TransactionDescription,
+    abort_transaction,
+    describe_transaction,
+    list_transactions,
+)
 from kreplog.commands.connecting import cluster_connections, coordinator_deadline
 from kreplog.commands.options import App, AsJson, Bootstrap, CommandConfig, OptionalDir, print_json
+from kreplog.commands.records import time_text
 from kreplog.errors import UsageError
 from kreplog.types import printable
 
@@ -33,6 +41,8 @@ def list_all(
         return
     for each in found:
         print(f"{printable(each.transactional_id)}  {each.state}  producer {each.producer_id}")
+    if not found:
+        print("there is no transactional id")
 
 
 @transaction_app.command()
@@ -48,14 +58,23 @@ def describe(
         found = describe_transaction(connections, transactional_id, coordinator_deadline())
     if found is None:
         raise _no_such_id(transactional_id)
-    names = sorted(map(str, found.partitions))
     if as_json:
-        print_json(asdict(found) | {"partitions": names})
-        return
-    print(f"{printable(found.transactional_id)}: {found.state}, time-out {found.timeout_ms} ms")
-    print(f"producer {found.producer_id}, epoch {found.producer_epoch}")
+        print_json(asdict(found) | {"partitions": sorted(map(str, found.partitions))})
+    else:
+        print("\n".join(description(found, int(time.time() * 1000))))
+
+
+def description(found: TransactionDescription, wall_ms: int) -> list[str]:
+    """The lines of a description in words. wall_ms: the time now, since 1970."""
+    lines = [
+        f"{printable(found.transactional_id)}: {found.state}, time-out {found.timeout_ms} ms",
+        f"producer {found.producer_id}, epoch {found.producer_epoch}",
+    ]
     if found.start_ms >= 0:
-        print(f"open since {found.start_ms} (ms since 1970): {', '.join(names) or 'no partitions'}")
+        age = timedelta(seconds=max(0, wall_ms - found.start_ms) // 1000)
+        names = ", ".join(sorted(map(str, found.partitions))) or "no partitions"
+        lines.append(f"open since {time_text(found.start_ms)}, for {age}: {names}")
+    return lines
 
 
 @transaction_app.command()

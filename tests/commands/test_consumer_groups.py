@@ -97,6 +97,8 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         assert listed["live"] == "Stable"
         assert b"live  Stable  classic  consumer\n" in on_trio("group", "list", "--state", "stable").out
         assert b"live" not in on_trio("group", "list", "--state", "Empty").out
+        assert on_trio("group", "list", "--state", "Dead").out == b"there is no such group\n"
+        assert as_json(on_trio, "group", "list", "--state", "Dead") == {"groups": []}
         assert "'stabl' is no state of a group" in on_trio("group", "list", "--state", "Stabl").err
         refused = on_trio("topic", "remove-partitions", "__consumer_offsets", "--keep", 5)
         assert (refused.code, refused.out, "is internal" in refused.err) == (2, b"", True)

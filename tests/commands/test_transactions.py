@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.client.transaction_admin import TransactionDescription
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands import producer_transactions
+from kreplog.types import TopicPartition
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S
 
@@ -57,3 +61,21 @@ def test_a_transaction_is_listed_described_and_aborted(on_trio: Kreplog, trio: L
     for verb in ("describe", "abort"):
         outcome = on_trio("transaction", verb, "unknown")
         assert outcome.code == 2 and "unknown does not exist" in outcome.err
+
+
+def test_an_open_transaction_has_its_time_and_age() -> None:
+    found = TransactionDescription("t", "Ongoing", 60_000, 1_700_000_000_000, 7, 2, (TopicPartition("a", 1),))
+    *_, line = producer_transactions.description(found, 1_700_000_000_000 + 3_723_999)
+    assert line == "open since 2023-11-14T22:13:20.000Z, for 1:02:03: a-1"
+    *_, line = producer_transactions.description(found, 0)
+    assert line == "open since 2023-11-14T22:13:20.000Z, for 0:00:00: a-1", "the clock here is behind"
+
+
+def test_a_cluster_without_transactions_is_said_to_have_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(producer_transactions, "cluster_connections", lambda *_: nullcontext())
+    monkeypatch.setattr(producer_transactions, "list_transactions", lambda *_: [])
+    for as_json, expected in ((False, "there is no transactional id\n"), (True, '{"transactions":[]}\n')):
+        producer_transactions.list_all(as_json=as_json)
+        assert capsys.readouterr().out == expected
