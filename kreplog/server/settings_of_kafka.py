@@ -21,7 +21,9 @@ _NO_STREAMS_GROUPS = "there are no streams groups (KIP-1071): Kafka Streams uses
 _NO_TOKENS = "there are no delegation tokens (KIP-48)"
 _NO_KERBEROS = "there is no GSSAPI: write sasl.enabled.mechanisms"
 _NO_LOGIN = "a broker does not log in: brokers prove the cluster's key (inter.broker.key.file) to each other"
-_AT_ONCE = "an assignment is made as soon as members or their topics change"
+_AT_ONCE = (
+    "an assignment is made as soon as members or their topics change, above 2,000 members and partitions once a second"
+)
 _PEM = "keys and certificates are in PEM files: write ssl.keystore.location and ssl.truststore.location"
 _OPENSSL = "TLS is that of OpenSSL"
 _NO_ENCODER = "dynamic configs have no passwords to be encoded"
