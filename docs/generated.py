@@ -31,7 +31,7 @@ from kreplog.config import (
     TransactionConfig,
 )
 from kreplog.coord.zookeeper_security import ZooKeeperSecurity
-from kreplog.core import topic_settings
+from kreplog.core import throttled_replicas, topic_settings
 from kreplog.core.dynamic_configs import CLUSTER_WIDE, DYNAMIC
 from kreplog.core.setting_values import ValueType, field_type
 from kreplog.server import settings, zookeeper_settings
@@ -285,7 +285,7 @@ def default_of(name: str) -> str:
         return "**required**" if default is settings._REQUIRED else _value(default)
     if name in topic_settings.UNUSED:
         return _value(topic_settings.UNUSED[name])
-    if name in topic_settings.THROTTLED:
+    if name in throttled_replicas.THROTTLED:
         return _value("")
     field = topic_settings.NAMES[name]
     own = getattr(TopicConfig(), field)
@@ -365,7 +365,7 @@ def _topic_settings() -> str:
         meaning = _meaning(of_log if own is None else of_topic, field)
         rest = (default, _unit(name), TOPIC_TAKES_EFFECT[name], _of_kafka(name), meaning)
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))
-    for name in topic_settings.THROTTLED:
+    for name in throttled_replicas.THROTTLED:
         meaning = f"replicas to which a broker's `{name.removesuffix('replicas')}rate` applies (KIP-73)"
         rest = (default_of(name), "", "next fetch", "the same", meaning)
         rows.append((f"`{name}`", *_type(topic_settings.TYPES[name]), *rest))

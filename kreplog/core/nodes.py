@@ -42,6 +42,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kreplog.config import INHERITED, NO_OWN_SETTINGS, TopicConfig
+from kreplog.core.throttled_replicas import stored_text
 from kreplog.errors import CoordinationError
 from kreplog.types import (
     KREPLOG_VERSION,
@@ -322,7 +323,8 @@ def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
         return NO_OWN_SETTINGS
     try:
         settings = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
-        settings["unused"] = tuple(sorted((name, str(value)) for name, value in settings.get("unused", {}).items()))
+        unused = sorted(settings.get("unused", {}).items())
+        settings["unused"] = tuple((name, stored_text(name, str(value))) for name, value in unused)
         settings["inherited"] = tuple(name for name in INHERITED if name not in settings)
         return replace(TopicConfig(), **{name: settings[name] for name in TopicConfig.__slots__ if name in settings})
     except (ValueError, TypeError, AttributeError) as error:

@@ -12,6 +12,9 @@ FOLLOWER_THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
 LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
 
+THROTTLED = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
+"""Settings that list replicas; none by default."""
+
 MAX_LIST_CHARACTERS = 100_000
 """Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
 
@@ -19,8 +22,14 @@ _MAX_DIGITS = 10
 """Of a number in a list, which is one of 32 bits; Python reads none of thousands of digits."""
 
 _ALL = "*"
+_NONE = "none"
 _LISTS_IN_USE = 256
 """Lists that are remembered as sets: each is looked up for each fetch of a partition of its topic."""
+
+
+def stored_text(setting: str, text: str) -> str:
+    """The text of a setting as it is stored, in which a list of no replicas may be `none`: earlier builds took that."""
+    return "" if setting in THROTTLED and text == _NONE else text
 
 
 def check_replica_list(text: str) -> str:

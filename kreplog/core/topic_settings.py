@@ -25,16 +25,13 @@ from kreplog.core.dynamic_configs import (
     Synonym,
 )
 from kreplog.core.setting_values import BOOLEAN, ConfigType, ValueType, field_type, integer
-from kreplog.core.throttled_replicas import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS, check_replica_list
+from kreplog.core.throttled_replicas import THROTTLED, check_replica_list
 
 NAMES = {
     field.replace("_", "."): field
     for field in TopicConfig.__slots__
     if field not in ("offset_gaps", "unused", "inherited")
 }
-
-THROTTLED = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
-"""Settings that list replicas (KIP-73), as PARTITION:BROKER; none by default."""
 
 _REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 
@@ -224,6 +221,14 @@ def _in_force(value: Any, of_broker: list[Synonym]) -> list[Synonym]:
     return built_in if built_in[0].value == value else [static, *built_in]
 
 
+def _stored_value(name: str, text: str) -> Any:
+    """The value of a stored setting of _BY_NAME; its text if that cannot be read, as of a newer version."""
+    try:
+        return TYPES[name].parse(text)
+    except ValueError:
+        return text
+
+
 def described(config: TopicConfig, broker: Callable[[str], list[Synonym]]) -> Iterator[Described]:
     """The settings of a topic with `config`, those that count. broker: returns the values of the broker's setting that
     corresponds to a field of TopicConfig, by precedence."""
@@ -238,7 +243,7 @@ def described(config: TopicConfig, broker: Callable[[str], list[Synonym]]) -> It
         yield Described(name, TYPES[name].config_type, True, (*own, *of_broker))
     given = dict(config.unused)
     for name, default in _BY_NAME.items():
-        own = [Synonym(name, TYPES[name].parse(given[name]), TOPIC)] if name in given else []
+        own = [Synonym(name, _stored_value(name, given[name]), TOPIC)] if name in given else []
         synonyms = (*own, Synonym(name, default, DEFAULT))
         documentation = NO_EFFECT if name in UNUSED else None
         yield Described(name, TYPES[name].config_type, True, synonyms, documentation)

@@ -204,7 +204,23 @@ def test_lists_of_throttled_replicas_are_read_as_kafka_reads_them(text: str) -> 
 
 
 def test_a_list_of_throttled_replicas_that_an_earlier_version_took_lists_none() -> None:
-    assert not is_throttled(replace(OWN, unused=((THROTTLED, "none"),)), THROTTLED, 0, 1)
+    node = Node(encode_topic_config(replace(OWN, unused=((THROTTLED, "none"),))), cast(Any, None))
+    config = decode_topic_config("", node)
+    assert not is_throttled(config, THROTTLED, 0, 1)
+    assert {setting.name: setting.value for setting in described(config, built_in)}[THROTTLED] == ""
+    config = changed(config, [Change(THROTTLED, "0:1", APPEND)], NO_OWN_SETTINGS, 3)
+    assert dict(config.unused)[THROTTLED] == "0:1"
+
+
+def test_a_stored_value_that_cannot_be_read_is_described_as_it_is() -> None:
+    unused = {THROTTLED: "0:first", "file.delete.delay.ms": "1h", "remote.storage.enable": "true"}
+    config = replace(OWN, unused=tuple(unused.items()))
+    found = {setting.name: (setting.value, setting.source) for setting in described(config, built_in)}
+    assert {name: found[name] for name in unused} == {name: (text, TOPIC) for name, text in unused.items()}
+    assert not is_throttled(config, THROTTLED, 0, 1)
+
+
+def test_a_list_of_throttled_replicas_may_have_spaces() -> None:
     assert is_throttled(replace(OWN, unused=((THROTTLED, " *"),)), THROTTLED, 0, 1)
 
 
