@@ -231,13 +231,16 @@ class MemberState(IntEnum):
 
 
 class CurrentAssignment(NamedTuple):
-    """The partitions that a member may own. pending_revocation: those that it still owns, and has to revoke."""
+    """The partitions that a member may own. pending_revocation: those that it still owns, and has to revoke.
+    assignment_epochs: since when it has had each of the partitions, by topic, in the order of `assigned` and then
+    `pending_revocation` (KIP-1251)."""
 
     member_epoch: int
     previous_member_epoch: int
     state: MemberState
     assigned: Assignment
     pending_revocation: Assignment
+    assignment_epochs: tuple[tuple[int, ...], ...]
 
 
 class CurrentAssignmentRecord(NamedTuple):

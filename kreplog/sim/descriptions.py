@@ -287,8 +287,8 @@ def describe_history(event: h.Event) -> str:
             return f"owns {list(owned)} as {name}, epoch {epoch}, until {until} ms, by broker {broker}"
         case h.MemberFenced(member_id=name, epoch=epoch, error=error, broker=broker):
             return f"is refused as {name}, epoch {epoch}, by broker {broker}: {error}"
-        case h.EpochCommitted(member_id=name, epoch=epoch, error=error):
-            return f"gets for its commit as {name}, epoch {epoch}: {error}"
+        case h.EpochCommitted(member_id=name, epoch=epoch, error=error, committed=committed):
+            return f"gets for its commit of {committed} as {name}, epoch {epoch}: {error}"
         case h.ProducerBeginning(transactional_id=name, late=late):
             return f"may become the producer of {name} once more" if late else f"begins as a producer of {name}"
         case h.ProducerBegun(transactional_id=name, producer_id=producer, producer_epoch=epoch):

@@ -243,10 +243,13 @@ class MemberFenced(ConsumerGroupEvent):
 @dataclass(frozen=True, slots=True)
 class EpochCommitted(ConsumerGroupEvent):
     """The response to an offset commit of a member in an epoch. latest: the epoch that the member had when it sent the
-    commit, -1 if it was that member no longer. error: its name."""
+    commit, -1 if it was that member no longer. error: its name. committed: the topic id and number of the partition.
+    sent_ms: when it sent the commit."""
 
     latest: int
     error: str
+    committed: str
+    sent_ms: int
 
 
 @dataclass(frozen=True, slots=True)

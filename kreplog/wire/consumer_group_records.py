@@ -12,11 +12,12 @@
      7  of a member         array of topics
      8  what it may own     int32 epoch, int32 previous epoch, int8 state, array of topics, array of topics to revoke
     16  an expression       array of text topics, int64 version of the metadata, int64 time
-        a topic             uuid, array of int32 partitions, tags
+        a topic             uuid, array of int32 partitions, tags; of type 8 tag 0: array of int32 assignment epochs
 
-No value: a tombstone. Written as Kafka 4.4 does, but for its tags with the time of an assignment (KIP-1263) and the
-epoch of each partition (KIP-1251); other tags are read over. Type 4, the topics' metadata, is of Kafka before 4.1, and
-is not read.
+No value: a tombstone. Written as Kafka 4.4 does, but for its tag with the time of an assignment (KIP-1263); other tags
+are read over. Assignment epochs (KIP-1251) are of Kafka from 4.3 on: without them, or with another number of them than
+of partitions, that of each partition is the member's epoch, as in Kafka. Type 4, the topics' metadata, is of Kafka
+before 4.1, and is not read.
 Source: Kafka, ConsumerGroupMetadataKey and the other schemas of its group coordinator.
 """
 
@@ -61,10 +62,12 @@ _GROUP, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT, _REGEX = 3, 5, 6, 7, 8, 16
 
 _METADATA_HASH = 0
 _CLASSIC_MEMBER = 0
+_ASSIGNMENT_EPOCHS = 0
 """Tags."""
 
 _VERSION = SHORT.pack(0)
 _PRESENT = b"\1"
+_NULL = b"\0"
 
 
 def encode_record(record: ConsumerGroupLogRecord) -> tuple[bytes, bytes | None]:
@@ -123,12 +126,13 @@ def _current(record: CurrentAssignmentRecord) -> tuple[bytes, bytes | None]:
     key, value = _key(_CURRENT, record.group_id, record.member_id), record.value
     if value is None:
         return key, None
+    assigned = len(value.assigned)
     fields = (
         INT.pack(value.member_epoch),
         INT.pack(value.previous_member_epoch),
         bytes([value.state]),
-        _topics(value.assigned),
-        _topics(value.pending_revocation),
+        _topics_with_epochs(value.assigned, value.assignment_epochs[:assigned]),
+        _topics_with_epochs(value.pending_revocation, value.assignment_epochs[assigned:]),
         tags(),
     )
     return key, b"".join(fields)
@@ -148,6 +152,15 @@ def _texts(texts: Iterable[str]) -> bytes:
 def _topics(assignment: Assignment) -> bytes:
     return compact_array(
         [topic_id_bytes(topic_id) + compact_numbers(numbers) + tags() for topic_id, numbers in assignment]
+    )
+
+
+def _topics_with_epochs(assignment: Assignment, assignment_epochs: tuple[tuple[int, ...], ...]) -> bytes:
+    return compact_array(
+        [
+            topic_id_bytes(topic_id) + compact_numbers(numbers) + tags({_ASSIGNMENT_EPOCHS: compact_numbers(epochs)})
+            for (topic_id, numbers), epochs in zip(assignment, assignment_epochs, strict=True)
+        ]
     )
 
 
@@ -219,8 +232,9 @@ def _decoded_target(reader: FieldReader) -> Assignment:
 
 def _decoded_current(reader: FieldReader) -> CurrentAssignment:
     epochs, state = (reader.number(), reader.number()), MemberState(reader.byte())
-    assigned, pending_revocation, _ = _decoded_topics(reader), _decoded_topics(reader), reader.tags()
-    return CurrentAssignment(*epochs, state, assigned, pending_revocation)
+    topics, _ = [_decoded_topics_with_epochs(reader, epochs[0]) for _ in range(2)], reader.tags()
+    (assigned, since), (pending_revocation, pending_since) = topics
+    return CurrentAssignment(*epochs, state, assigned, pending_revocation, since + pending_since)
 
 
 def _decoded_regex(reader: FieldReader) -> ResolvedRegex:
@@ -239,6 +253,22 @@ def _decoded_topics(reader: FieldReader) -> Assignment:
         topics.append(TopicIdPartitions(reader.topic_id(), tuple(sorted(reader.compact_numbers()))))
         reader.tags()
     return tuple(sorted(topics))
+
+
+def _decoded_topics_with_epochs(
+    reader: FieldReader, member_epoch: int
+) -> tuple[Assignment, tuple[tuple[int, ...], ...]]:
+    """... and the assignment epochs of their partitions."""
+    topics = []
+    for _ in range(reader.compact_count()):
+        topic_id, numbers, tagged = reader.topic_id(), reader.compact_numbers(), reader.tags()
+        epochs = FieldReader(tagged.get(_ASSIGNMENT_EPOCHS, _NULL)).compact_numbers_or_null()
+        if epochs is None or len(epochs) != len(numbers):
+            epochs = (max(member_epoch, 0),) * len(numbers)
+        topics.append((topic_id, sorted(zip(numbers, epochs, strict=True))))
+    topics.sort()
+    assignment = tuple(TopicIdPartitions(topic_id, tuple(number for number, _ in each)) for topic_id, each in topics)
+    return assignment, tuple(tuple(epoch for _, epoch in each) for _, each in topics)
 
 
 _DECODERS: dict[int, tuple[Callable[..., ConsumerGroupLogRecord], Callable[[FieldReader], Any], int]] = {

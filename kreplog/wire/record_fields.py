@@ -164,6 +164,10 @@ class FieldReader:
     def compact_numbers(self) -> tuple[int, ...]:
         return self._numbers(self._checked(self.varint() - 1, INT.size))
 
+    def compact_numbers_or_null(self) -> tuple[int, ...] | None:
+        count = self.varint()
+        return None if count == 0 else self._numbers(self._checked(count - 1, INT.size))
+
     def tags(self) -> dict[int, bytes]:
         """Contents by tag, at the end of a struct."""
         return {self.varint(): self._take(self.varint()) for _ in range(self._checked(self.varint(), 2))}

@@ -56,12 +56,7 @@ public class GroupRecords {
 
         ConsumerGroupCurrentMemberAssignmentKey current =
             new ConsumerGroupCurrentMemberAssignmentKey().setGroupId("g").setMemberId("m");
-        print(current, new ConsumerGroupCurrentMemberAssignmentValue().setMemberEpoch(7).setPreviousMemberEpoch(6)
-            .setState((byte) 1)
-            .setAssignedPartitions(List.of(new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
-                .setTopicId(FIRST).setPartitions(List.of(0))))
-            .setPartitionsPendingRevocation(List.of(new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
-                .setTopicId(SECOND).setPartitions(List.of(1, 2)))));
+        printCurrent(current, List.of(5), List.of(6, 7));
         print(current, null);
 
         ConsumerGroupRegularExpressionKey expression =
@@ -70,13 +65,19 @@ public class GroupRecords {
             .setTimestamp(1000));
         print(expression, null);
 
-        // With tags of Kafka's own, which are read over.
+        // With a tag of Kafka's own, which is read over; without assignment epochs, and with as many as do not fit.
         print(target, new ConsumerGroupTargetAssignmentMetadataValue().setAssignmentEpoch(6)
             .setAssignmentTimestamp(1000));
-        print(current, new ConsumerGroupCurrentMemberAssignmentValue().setMemberEpoch(7).setPreviousMemberEpoch(6)
-            .setState((byte) 0)
+        printCurrent(current, List.of(), List.of());
+        printCurrent(current, List.of(5, 6), List.of(6));
+    }
+
+    static void printCurrent(ApiMessage key, List<Integer> assigned, List<Integer> pendingRevocation) {
+        print(key, new ConsumerGroupCurrentMemberAssignmentValue().setMemberEpoch(7).setPreviousMemberEpoch(6)
+            .setState((byte) 1)
             .setAssignedPartitions(List.of(new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
-                .setTopicId(FIRST).setPartitions(List.of(0)).setAssignmentEpochs(List.of(5))))
-            .setPartitionsPendingRevocation(List.of()));
+                .setTopicId(FIRST).setPartitions(List.of(0)).setAssignmentEpochs(assigned)))
+            .setPartitionsPendingRevocation(List.of(new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
+                .setTopicId(SECOND).setPartitions(List.of(1, 2)).setAssignmentEpochs(pendingRevocation))));
     }
 }

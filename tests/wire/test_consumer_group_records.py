@@ -33,6 +33,7 @@ CURRENT = CurrentAssignment(
     MemberState.UNREVOKED_PARTITIONS,
     (TopicIdPartitions(FIRST, (0,)),),
     (TopicIdPartitions(SECOND, (1, 2)),),
+    ((5,), (6, 7)),
 )
 
 RECORDS: tuple[tuple[ConsumerGroupLogRecord, str], ...] = (
@@ -59,8 +60,8 @@ RECORDS: tuple[tuple[ConsumerGroupLogRecord, str], ...] = (
     (TargetAssignmentRecord("g", "m", None), "000700016700016d null"),
     (
         CurrentAssignmentRecord("g", "m", CURRENT),
-        "000800016700016d 000000000007000000060102000102030405060708090a0b0c0d0e0f020000000000"
-        "02101112131415161718191a1b1c1d1e1f0300000001000000020000",
+        "000800016700016d 000000000007000000060102000102030405060708090a0b0c0d0e0f020000000001000502000000050"
+        "2101112131415161718191a1b1c1d1e1f03000000010000000201000903000000060000000700",
     ),
     (CurrentAssignmentRecord("g", "m", None), "000800016700016d null"),
     (
@@ -74,11 +75,18 @@ RECORDS: tuple[tuple[ConsumerGroupLogRecord, str], ...] = (
 WITH_TAGS: tuple[tuple[ConsumerGroupLogRecord, str], ...] = (
     (TargetEpochRecord("g", 6), "0006000167 00000000000601000800000000000003e8"),
     (
-        CurrentAssignmentRecord("g", "m", CURRENT._replace(state=MemberState.STABLE, pending_revocation=())),
-        "000800016700016d 000000000007000000060002000102030405060708090a0b0c0d0e0f020000000001000502000000050100",
+        CurrentAssignmentRecord("g", "m", CURRENT._replace(assignment_epochs=((7,), (7, 7)))),
+        "000800016700016d 000000000007000000060102000102030405060708090a0b0c0d0e0f020000000000"
+        "02101112131415161718191a1b1c1d1e1f0300000001000000020000",
+    ),
+    (
+        CurrentAssignmentRecord("g", "m", CURRENT._replace(assignment_epochs=((7,), (7, 7)))),
+        "000800016700016d 000000000007000000060102000102030405060708090a0b0c0d0e0f0200000000010009030000000500000006"
+        "02101112131415161718191a1b1c1d1e1f030000000100000002010005020000000600",
     ),
 )
-"""With tags of Kafka's that kreplog has no use for: the time of an assignment, and the epochs of partitions."""
+"""With a tag that kreplog has no use for, the time of an assignment; and as before assignment epochs, or with another
+number of them than of partitions."""
 
 
 def bytes_of(pair: str) -> tuple[bytes, bytes | None]:
@@ -93,8 +101,17 @@ def test_a_record_is_written_and_read_as_kafka_does(record: ConsumerGroupLogReco
 
 
 @pytest.mark.parametrize(("record", "pair"), WITH_TAGS)
-def test_tags_of_kafkas_are_read_over(record: ConsumerGroupLogRecord, pair: str) -> None:
+def test_records_of_other_versions_are_read(record: ConsumerGroupLogRecord, pair: str) -> None:
     assert decode_record(*bytes_of(pair)) == record
+
+
+def test_a_static_member_that_has_left_has_no_negative_assignment_epoch() -> None:
+    left = CURRENT._replace(member_epoch=-2, pending_revocation=(), assignment_epochs=((0,),))
+    key, value = encode_record(CurrentAssignmentRecord("g", "m", left))
+    tagged, untagged = bytes.fromhex("01000502000000000100"), bytes.fromhex("000100")
+    assert value is not None and value.endswith(tagged)
+    value = value.removesuffix(tagged) + untagged
+    assert decode_record(key, value) == CurrentAssignmentRecord("g", "m", left)
 
 
 def test_partitions_are_read_in_order_whatever_the_order_of_the_record() -> None:

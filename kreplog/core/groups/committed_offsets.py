@@ -7,6 +7,7 @@ GroupMetadataManager; KIP-211 for retention, KIP-496 for deletion.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Sized
+from itertools import repeat
 
 from kreplog.config import GroupConfig
 from kreplog.core.effects import Reply, Steps, WallClock
@@ -27,11 +28,13 @@ from kreplog.core.group_messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from kreplog.core.groups.assignors import Partition
 from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.group import Group, StoredOffset, group_size, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
+from kreplog.core.groups.subscribed_topics import ClusterTopics
 from kreplog.core.groups.subscription import CONSUMER_PROTOCOL
 from kreplog.core.groups.totals import GroupTotals
 from kreplog.errors import ErrorCode
@@ -41,30 +44,25 @@ _NOTHING = OffsetAndMetadata(NO_OFFSET)
 
 
 class CommittedOffsets:
-    """Commits, reads, deletes and expires the offsets of groups. exists: whether a partition is in the cluster's
-    metadata."""
+    """Commits, reads, deletes and expires the offsets of groups. cluster: this broker's metadata."""
 
     def __init__(
         self,
         config: GroupConfig,
         log: GroupLogWriter,
-        exists: Callable[[TopicPartition], bool],
+        cluster: ClusterTopics,
         totals: GroupTotals,
     ) -> None:
         self._config = config
         self._totals = totals
         self._log = log
-        self._exists = exists
+        self._cluster = cluster
 
     # OffsetCommit
 
     def commit(self, shard: GroupShard, reply_to: Hashable, request: OffsetCommitRequest) -> Steps[None]:
         group = shard.groups.get(request.group_id)
-        error = self._refusal(group, request)
-        if error is not ErrorCode.NONE:
-            yield Reply(reply_to, _commit_response(request, error))
-            return
-        errors = {commit.partition: self._refusal_of(commit) for commit in request.partitions}
+        errors = self._refusals(group, request)
         accepted = [commit for commit in request.partitions if errors[commit.partition] is ErrorCode.NONE]
         if not accepted:
             yield Reply(reply_to, OffsetCommitResponse(tuple(errors.items())))
@@ -84,13 +82,26 @@ class CommittedOffsets:
         shard.groups[group_id] = group
         return group
 
-    def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
-        """Members commit in their generation; others only while the group has no members, or with a transaction, whose
-        producer need not know the generation (before KIP-447). A transaction may also commit before its generation is
-        assigned: its producer could not begin again as a consumer does. In a group that is gone a generation is illegal
-        in every version: Kafka's GROUP_ID_NOT_FOUND, from OffsetCommit 9 on, does not have a consumer join again."""
+    def _refusals(
+        self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Why a commit is refused, by partition; NONE of one that is not."""
+        refusals: Iterator[ErrorCode]
         if group is not None and group.consumer is not None:
-            return self._refusal_of_member(group.consumer, request)
+            refusals = self._refusals_of_member(group.consumer, request)
+        else:
+            refusals = repeat(self._refusal(group, request))
+        return {
+            commit.partition: refusal or self._refusal_of(commit)
+            for commit, refusal in zip(request.partitions, refusals, strict=False)
+        }
+
+    def _refusal(self, group: Group | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
+        """In a classic group, or none. Members commit in their generation; others only while the group has no members,
+        or with a transaction, whose producer need not know the generation (before KIP-447). A transaction may also
+        commit before its generation is assigned: its producer could not begin again as a consumer does. In a group that
+        is gone a generation is illegal in every version: Kafka's GROUP_ID_NOT_FOUND, from OffsetCommit 9 on, does not
+        have a consumer join again."""
         transactional = isinstance(request, TxnOffsetCommitRequest)
         from_member = request.generation_id >= 0 or request.member_id or request.instance_id is not None
         if group is None or group.state is GroupState.EMPTY:
@@ -108,23 +119,28 @@ class CommittedOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _refusal_of_member(
+    def _refusals_of_member(
         self, consumer: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest
-    ) -> ErrorCode:
+    ) -> Iterator[ErrorCode]:
         """As for classic groups, with the member's epoch in place of the generation. The producer of a transaction does
         not know STALE_MEMBER_EPOCH (before KIP-1319) and would fail for good; nor does a client that commits in a
         version without member epochs, for a member that is not of the classic protocol."""
         epoch, member_id = request.generation_id, request.member_id
-        if epoch < 0 and not consumer.members:
-            return ErrorCode.NONE
-        if isinstance(request, TxnOffsetCommitRequest) and epoch < 0 and not (member_id or request.instance_id):
-            return ErrorCode.NONE
-        error = consumer.refusal(member_id, epoch)
+        transactional = isinstance(request, TxnOffsetCommitRequest)
+        if epoch < 0 and (not consumer.members or (transactional and not (member_id or request.instance_id))):
+            return repeat(ErrorCode.NONE)
+        partitions = [self._by_id(commit.partition) for commit in request.partitions]
+        refusals = consumer.commit_refusals(member_id, epoch, partitions)
         if isinstance(request, TxnOffsetCommitRequest):
-            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
-        if request.has_member_epoch or error is ErrorCode.UNKNOWN_MEMBER_ID or consumer.is_classic(member_id):
-            return error
-        return ErrorCode.UNSUPPORTED_VERSION
+            stale = ErrorCode.STALE_MEMBER_EPOCH
+            return (ErrorCode.ILLEGAL_GENERATION if refusal is stale else refusal for refusal in refusals)
+        if request.has_member_epoch or member_id not in consumer.members or consumer.is_classic(member_id):
+            return refusals
+        return repeat(ErrorCode.UNSUPPORTED_VERSION)
+
+    def _by_id(self, partition: TopicPartition) -> Partition | None:
+        state = self._cluster.partitions.get(partition)
+        return None if state is None else (state.topic_id, partition.partition)
 
     def _is_other_generation(self, group: Group, generation_id: int) -> bool:
         """A member of an earlier generation commits what another may have read on since."""
@@ -133,7 +149,7 @@ class CommittedOffsets:
     def _refusal_of(self, commit: CommitPartition) -> ErrorCode:
         if len(commit.metadata.encode()) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if not self._exists(commit.partition):
+        if commit.partition not in self._cluster.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
@@ -191,11 +207,7 @@ class CommittedOffsets:
         """The offsets are pending, and unstable for readers, from now on: an offset that another member reads
         meanwhile would have it process again what this transaction commits (KIP-447)."""
         group = shard.groups.get(request.group_id)
-        error = self._refusal(group, request)
-        errors = {
-            commit.partition: self._refusal_of(commit) if error is ErrorCode.NONE else error
-            for commit in request.partitions
-        }
+        errors = self._refusals(group, request)
         accepted = {
             commit.partition: commit for commit in request.partitions if errors[commit.partition] is ErrorCode.NONE
         }
@@ -258,7 +270,7 @@ class CommittedOffsets:
         has a pending one."""
         group = shard.groups.get(requested.group_id)
         if group is not None and group.consumer is not None and requested.member_id is not None:
-            error = group.consumer.refusal(requested.member_id, requested.member_epoch)
+            error = group.consumer.refusal_to_read(requested.member_id, requested.member_epoch)
             if error is not ErrorCode.NONE:
                 return FetchedOffsets(requested.group_id, error)
         held = {} if group is None else group.offsets

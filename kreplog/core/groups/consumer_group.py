@@ -8,12 +8,12 @@ has caught up (group_writes.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import repeat
 
 from kreplog.core.consumer_group_messages import (
     STATIC_LEAVE_EPOCH,
-    Assignment,
     ConsumerGroupLogRecord,
     ConsumerGroupMetadata,
     ConsumerGroupRecord,
@@ -26,9 +26,9 @@ from kreplog.core.consumer_group_messages import (
     ResolvedRegexRecord,
     TargetAssignmentRecord,
     TargetEpochRecord,
-    TopicIdPartitions,
 )
 from kreplog.core.group_messages import MemberRequest
+from kreplog.core.groups.assignments import NEW, NOTHING, held, to_assignment, to_partitions
 from kreplog.core.groups.assignors import Partition, Partitions
 from kreplog.core.groups.group_writes import GroupWrites
 from kreplog.core.groups.subscribed_topics import SubscribedTopics
@@ -56,11 +56,6 @@ KEYS = 4
 """Records that name a member, of which each key has the group's id and the member's: three, and in a conversion one
 more."""
 
-NOTHING: Partitions = frozenset()
-
-NEW = CurrentAssignment(0, -1, MemberState.STABLE, (), ())
-"""Of a member that has just joined."""
-
 
 class ConsumerGroupState(StrEnum):
     """The states of such a group, which follow from its epochs.
@@ -77,17 +72,6 @@ class ConsumerGroupState(StrEnum):
     RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-def to_assignment(partitions: Iterable[Partition]) -> Assignment:
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return tuple(TopicIdPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
-
-
-def to_partitions(assignment: Assignment) -> Partitions:
-    return frozenset((topic, number) for topic, numbers in assignment for number in numbers)
 
 
 def record_key(record: ConsumerGroupLogRecord) -> Hashable:
@@ -201,18 +185,39 @@ class ConsumerGroup:
         """The expressions that members are subscribed to."""
         return self._expressions.keys()
 
-    def refusal(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Why a member may not commit or read offsets: UNKNOWN_MEMBER_ID; or in another epoch than its own
-        STALE_MEMBER_EPOCH, to a member of the classic protocol ILLEGAL_GENERATION."""
-        if member_id is None or member_id not in self.members:
+    def refusal_to_read(self, member_id: str, member_epoch: int) -> ErrorCode:
+        """Why a member may not read offsets: as those of commits, but in an earlier epoch than its own never."""
+        if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if self._is_stale(member_id, member_epoch):
-            return ErrorCode.ILLEGAL_GENERATION if self.is_classic(member_id) else ErrorCode.STALE_MEMBER_EPOCH
+        if member_epoch != self.assignment_of(member_id).member_epoch:
+            return self._stale_error(member_id)
         return ErrorCode.NONE
 
-    def _is_stale(self, member_id: str, member_epoch: int) -> bool:
-        """A member that has fallen behind may commit what another has read on since."""
-        return member_epoch != self.assignment_of(member_id).member_epoch
+    def commit_refusals(
+        self, member_id: str, member_epoch: int, partitions: Sequence[Partition | None]
+    ) -> Iterator[ErrorCode]:
+        """Why a member may not commit offsets of partitions, each None if it is not known: UNKNOWN_MEMBER_ID; or in
+        another epoch than its own STALE_MEMBER_EPOCH, to a member of the classic protocol ILLEGAL_GENERATION. Except
+        that of an earlier epoch, of partitions that it has had since."""
+        if member_id not in self.members:
+            yield from repeat(ErrorCode.UNKNOWN_MEMBER_ID, len(partitions))
+            return
+        current = self.assignment_of(member_id)
+        if member_epoch == current.member_epoch:
+            yield from repeat(ErrorCode.NONE, len(partitions))
+            return
+        since = dict(held(current)) if member_epoch < current.member_epoch else {}
+        for partition in partitions:
+            is_own = self._has_had(since.get(partition) if partition else None, member_epoch)
+            yield ErrorCode.NONE if is_own else self._stale_error(member_id)
+
+    def _has_had(self, assignment_epoch: int | None, member_epoch: int) -> bool:
+        """Whether a member has had a partition since an earlier epoch of its own: if not, another may have read on and
+        committed meanwhile. assignment_epoch: None of a partition that it does not have."""
+        return assignment_epoch is not None and assignment_epoch <= member_epoch
+
+    def _stale_error(self, member_id: str) -> ErrorCode:
+        return ErrorCode.ILLEGAL_GENERATION if self.is_classic(member_id) else ErrorCode.STALE_MEMBER_EPOCH
 
     # Records
 
@@ -273,7 +278,7 @@ class ConsumerGroup:
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         before = self.current.pop(member_id, NEW)
-        for partition in _held(before):
+        for partition, _ in held(before):
             self.size -= PARTITION_BYTES
             if self.owners.get(partition) == member_id:
                 del self.owners[partition]
@@ -281,7 +286,7 @@ class ConsumerGroup:
             self.unacknowledged.discard(member_id)
         else:
             self.current[member_id] = current
-            for partition in _held(current):
+            for partition, _ in held(current):
                 self.size += PARTITION_BYTES
                 self.owners[partition] = member_id
 
@@ -329,12 +334,6 @@ def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
 
 def _topics_of(resolved: ResolvedRegex | None) -> tuple[str, ...]:
     return () if resolved is None else resolved.topics
-
-
-def _held(current: CurrentAssignment) -> Iterator[Partition]:
-    for topic, numbers in (*current.assigned, *current.pending_revocation):
-        for number in numbers:
-            yield topic, number
 
 
 def member_size(member_id: str, member: ConsumerMemberMetadata) -> int:

@@ -37,17 +37,15 @@ from kreplog.core.consumer_group_messages import (
 )
 from kreplog.core.effects import Reply, StateChange, Steps, WallClock
 from kreplog.core.group_messages import GroupMetadata, GroupRecord, MemberRequest
+from kreplog.core.groups.assignments import NOTHING, retained, to_assignment, to_partitions
 from kreplog.core.groups.assignors import ASSIGNORS, Partition, most_preferred
 from kreplog.core.groups.consumer_group import (
     MAX_SUBSCRIPTION_BYTES,
     MAX_UNWRITTEN_BYTES,
-    NOTHING,
     ConsumerGroup,
     member_size,
     record_key,
     subscription_bytes,
-    to_assignment,
-    to_partitions,
     unwritten_bytes,
 )
 from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
@@ -358,7 +356,7 @@ class ConsumerMembership:
         current, target = consumer.assignment_of(member_id), consumer.target.get(member_id, NOTHING)
         is_free = partial(self._is_free, consumer, member_id)
         if current.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke
-            current = current._replace(assigned=to_assignment(to_partitions(current.assigned) & target))
+            current = retained(current, (current.member_epoch, current.previous_member_epoch), target)
         return reconcile(current, consumer.target_epoch, target, owned, is_free)
 
     def waits(self, consumer: ConsumerGroup, member_id: str) -> bool:
@@ -373,8 +371,8 @@ class ConsumerMembership:
     def _replace(self, consumer: ConsumerGroup, former_id: str, member_id: str) -> None:
         """A static member has returned. What it may own is still its own."""
         member, target = consumer.members[former_id], consumer.target.get(former_id, NOTHING)
-        assigned = consumer.assignment_of(former_id).assigned
-        current = CurrentAssignment(JOIN_EPOCH, JOIN_EPOCH, MemberState.STABLE, assigned, ())
+        former = consumer.assignment_of(former_id)
+        current = retained(former, (JOIN_EPOCH, JOIN_EPOCH), to_partitions(former.assigned))
         for tombstone in list(consumer.member_tombstones(former_id)):
             self.change(consumer, tombstone)
         group_id = consumer.group_id
@@ -472,8 +470,8 @@ class ConsumerMembership:
             text = f"{member_id} uses the classic protocol, in which static members leave without a word"
             return refused(ErrorCode.INVALID_REQUEST, text)
         else:
-            assigned = consumer.assignment_of(member_id).assigned
-            current = CurrentAssignment(STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH, MemberState.STABLE, assigned, ())
+            before = consumer.assignment_of(member_id)
+            current = retained(before, (STATIC_LEAVE_EPOCH, STATIC_LEAVE_EPOCH), to_partitions(before.assigned))
             self.change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, current))
         return ConsumerGroupHeartbeatResponse(ErrorCode.NONE, None, member_id, request.member_epoch)
 

@@ -128,9 +128,7 @@ class GroupCoordinator:
             self.configs,
         )
         self._classic_members = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
-        self._offsets = CommittedOffsets(
-            config, self._log, lambda partition: partition in cluster.partitions, self.totals
-        )
+        self._offsets = CommittedOffsets(config, self._log, cluster, self.totals)
         self._deleted = DeletedPartitions(self._offsets, self._timers, self._is_led)
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())

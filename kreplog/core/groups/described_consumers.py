@@ -11,7 +11,8 @@ from kreplog.core.consumer_group_messages import (
     DescribedTopic,
     MemberType,
 )
-from kreplog.core.groups.consumer_group import NOTHING, ConsumerGroup, to_assignment
+from kreplog.core.groups.assignments import NOTHING, to_assignment
+from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.subscribed_topics import ClusterTopics, topic_of
 from kreplog.errors import ErrorCode
 

@@ -22,13 +22,13 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupRecord,
     ConsumerMemberMetadata,
     ConsumerMemberRecord,
-    CurrentAssignment,
     CurrentAssignmentRecord,
     MemberState,
     TargetAssignmentRecord,
     TargetEpochRecord,
 )
 from kreplog.core.group_messages import GroupMetadata
+from kreplog.core.groups.assignments import current_assignment, to_assignment, to_partitions
 from kreplog.core.groups.assignors import Partition, Partitions
 from kreplog.core.groups.consumer_group import (
     KEYS,
@@ -36,8 +36,6 @@ from kreplog.core.groups.consumer_group import (
     RECORD_BYTES,
     ConsumerGroup,
     subscription_bytes,
-    to_assignment,
-    to_partitions,
 )
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.member import Member
@@ -179,7 +177,7 @@ def _records(group_id: str, epoch: int, members: Mapping[str, _ClassicMember]) -
         revoked = member.owned - taken
         taken |= revoked
         state = MemberState.UNREVOKED_PARTITIONS if revoked else MemberState.STABLE
-        current = CurrentAssignment(epoch, epoch, state, to_assignment(member.assigned), to_assignment(revoked))
+        current = current_assignment((epoch, epoch), state, member.assigned, revoked, {}, epoch)
         yield CurrentAssignmentRecord(group_id, member_id, current)
 
 
@@ -260,7 +258,7 @@ def _size(group_id: str, members: Iterable[Member]) -> int:
         + KEYS * (key + len(member.member_id.encode()))
         + sum(len(text.encode()) for text in (member.instance_id or "", member.client_id, member.client_host))
         + sum(100 + len(name.encode()) + len(metadata) for name, metadata in member.protocols)
-        + 2 * len(member.assignment)
+        + 3 * len(member.assignment)
         + max((len(metadata) for _, metadata in member.protocols), default=0)
         for member in members
     )

@@ -9,7 +9,8 @@
     else                                    STABLE, in the epoch of the target
 
 A partition is revoked by its former owner, and acknowledged, before it is assigned to the next. Only a member that has
-to revoke acknowledges: one that has never heard of it owns the partition still. Source: KIP-848.
+to revoke acknowledges: one that has never heard of it owns the partition still. What a member keeps has its former
+assignment epoch, what it gets that of the target. Source: KIP-848, KIP-1251.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kreplog.core.consumer_group_messages import Assignment, CurrentAssignment, MemberState
+from kreplog.core.groups.assignments import NOTHING, assigned_since, current_assignment, to_partitions
 from kreplog.core.groups.assignors import Partition, Partitions
-from kreplog.core.groups.consumer_group import NOTHING, to_assignment, to_partitions
 
 
 def reconcile(
@@ -56,14 +57,19 @@ def _next(
     assigned = to_partitions(current.assigned)
     revoked, wanted = assigned - target, target - assigned
     if revoked:
-        return _moved(current, epoch, MemberState.UNREVOKED_PARTITIONS, assigned & target, revoked)
+        return _moved(current, epoch, MemberState.UNREVOKED_PARTITIONS, assigned & target, revoked, target_epoch)
     free = frozenset(filter(is_free, wanted))
     state = MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS
-    return _moved(current, target_epoch, state, assigned | free, NOTHING)
+    return _moved(current, target_epoch, state, assigned | free, NOTHING, target_epoch)
 
 
 def _moved(
-    current: CurrentAssignment, epoch: int, state: MemberState, assigned: Partitions, revoked: Partitions
+    current: CurrentAssignment,
+    epoch: int,
+    state: MemberState,
+    assigned: Partitions,
+    revoked: Partitions,
+    target_epoch: int,
 ) -> CurrentAssignment:
     previous = current.previous_member_epoch if epoch == current.member_epoch else current.member_epoch
-    return CurrentAssignment(epoch, previous, state, to_assignment(assigned), to_assignment(revoked))
+    return current_assignment((epoch, previous), state, assigned, revoked, assigned_since(current), target_epoch)

@@ -2,7 +2,8 @@
 
 two owners     two members own a partition at the same time, each within its session
 epoch lost     a member is fenced, or unknown, within its session: its epoch, which was acknowledged, is forgotten
-stale commit   a commit is acknowledged to a member in an epoch before its own, or that is a member no longer
+stale commit   a commit is acknowledged to a member in an epoch before its own, or that is a member no longer, of a
+               partition that it owned in that epoch, and another after it, before the commit was sent
 
 What a broker answers that no longer leads the group's partition does not lengthen a session: it cannot know that it has
 been replaced, and learns that within the session time-out of brokers, which is shorter than that of members. Clocks
@@ -14,6 +15,7 @@ that was created again for the former one until it reads the metadata.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,6 +61,8 @@ class ConsumerGroupChecker:
         self._leader_of = leader_of
         self._is_deleted = is_deleted
         self._beliefs: dict[str, _Belief] = {}
+        # By partition: when each member was last known to own it in each of its epochs.
+        self._owned_ms: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         self.counts = {"ownerships": 0}
 
     def observe(self, event: ConsumerGroupEvent) -> None:
@@ -68,9 +72,7 @@ class ConsumerGroupChecker:
             case MemberFenced():
                 self._fenced(event)
             case EpochCommitted(error=ErrorCode.NONE.name) if event.epoch != event.latest:
-                text = f"{event.client} got a commit acknowledged as {event.member_id} in epoch {event.epoch}"
-                now = "is that member no longer" if event.latest < 0 else f"was in epoch {event.latest} already"
-                self._violate("stale commit", f"{text}, and {now}", event)
+                self._committed(event)
             case _:
                 pass
 
@@ -83,6 +85,9 @@ class ConsumerGroupChecker:
         earlier = frozenset[int]() if same is None else same.earlier | {same.broker}
         belief = _Belief(event.member_id, frozenset(event.owned), until_ms, event.broker, earlier)
         self._beliefs[event.client] = belief
+        if event.at_ms < until_ms:
+            for each in belief.owned:
+                self._owned_ms[each][event.member_id, event.epoch] = event.at_ms
         if belief.owned and (before is None or before.owned != belief.owned):
             self.counts["ownerships"] += 1
         for client, other in self._beliefs.items():
@@ -90,6 +95,17 @@ class ConsumerGroupChecker:
             if client != event.client and both and event.at_ms < min(other.until_ms, until_ms):
                 text = f"{client} and {event.client} both own {', '.join(both)}"
                 self._violate("two owners", text, event)
+
+    def _committed(self, event: EpochCommitted) -> None:
+        """An acknowledged commit is not of a partition that another knew to be its own before it was sent."""
+        owned_ms = self._owned_ms[event.committed]
+        own_ms = owned_ms.get((event.member_id, event.epoch))
+        if own_ms is None or self._is_deleted(event.committed):
+            return
+        others = {name for (name, _), at_ms in owned_ms.items() if own_ms < at_ms < event.sent_ms} - {event.member_id}
+        if others:
+            text = f"{event.client} got a commit of {event.committed} acknowledged as {event.member_id} in epoch"
+            self._violate("stale commit", f"{text} {event.epoch}, after {', '.join(sorted(others))} owned it", event)
 
     def _fenced(self, event: MemberFenced) -> None:
         belief = self._beliefs.pop(event.client, None)

@@ -22,7 +22,7 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupHeartbeatResponse,
 )
 from kreplog.core.group_messages import OFFSETS_TOPIC
-from kreplog.core.groups.consumer_group import to_assignment, to_partitions
+from kreplog.core.groups.assignments import to_assignment, to_partitions
 from kreplog.core.messages import PartitionState
 from kreplog.errors import ErrorCode
 from kreplog.sim.clients.member_offsets import MemberOffsets, Steps, call_coordinator, home_of
@@ -243,18 +243,27 @@ class GroupConsumer:
         self._begin()
 
     def _commit(self, epoch: int, member_id: str) -> Steps:
-        """Read a committed offset, and commit the next: in the member's epoch, or an earlier one, which is refused."""
+        """Read a committed offset, and commit the next: in the member's epoch, of a partition that it owns if there is
+        one; or in an earlier epoch, which is refused if the partition is another's since."""
         if epoch <= JOIN_EPOCH:
             return
         latest = self._epoch if member_id == self._member_id else -1
-        number = self._random.choice(self._numbers_of(self.owned) or list(self._offsets.numbers))
+        owned = self._numbers_of(self.owned) if epoch == latest else ()
+        number = self._random.choice(owned or list(self._offsets.numbers))
         found = yield from self._offsets.fetch(number, *(self._identity() if epoch == latest else ()))
         if found is None:
             return
+        sent_ms = self._now_ms
         error = yield from self._offsets.commit(epoch, member_id, None, number, found + 1)
         if error is not None:
+            known = self._metadata.partitions.get(TopicPartition(OFFSETS_TOPIC, number))
+            committed = "" if known is None else f"{known.topic_id}-{number}"
             self._history.add(
-                EpochCommitted(self._now_ms, self._home, "", self._name, member_id, epoch, latest, error.name)
+                EpochCommitted(
+                    *(self._now_ms, self._home, "", self._name, member_id, epoch, latest, error.name),
+                    committed,
+                    sent_ms,
+                )
             )
 
 

@@ -61,8 +61,19 @@ def _silent_consumers_stay() -> list[Patch]:
 
 @MUTATIONS.add("stale-member-epoch-commits")
 def _stale_member_epoch_commits() -> list[Patch]:
-    """A member commits offsets in an earlier epoch than its own."""
-    return [(ConsumerGroup, "_is_stale", lambda self, member_id, member_epoch: False)]
+    """A member commits offsets in any earlier epoch than its own, of any partition."""
+    return [(ConsumerGroup, "_has_had", lambda self, assignment_epoch, member_epoch: True)]
+
+
+@MUTATIONS.add("revoked-partition-commits")
+def _revoked_partition_commits() -> list[Patch]:
+    """A member commits offsets of a partition that was revoked since; one that it has must be its own since then."""
+    has_had = ConsumerGroup._has_had
+
+    def has_had_or_lost(self: ConsumerGroup, assignment_epoch: int | None, member_epoch: int) -> bool:
+        return assignment_epoch is None or has_had(self, assignment_epoch, member_epoch)
+
+    return [(ConsumerGroup, "_has_had", has_had_or_lost)]
 
 
 @MUTATIONS.add("heartbeats-answered-before-stored")

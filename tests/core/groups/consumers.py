@@ -14,7 +14,7 @@ from kreplog.core.consumer_group_messages import (
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
-from kreplog.core.groups.consumer_group import to_assignment, to_partitions
+from kreplog.core.groups.assignments import to_assignment, to_partitions
 from kreplog.errors import ErrorCode
 
 from .group_shell import GROUP, GroupShell

@@ -31,7 +31,7 @@ from kreplog.core.group_messages import (
     partition_of_group,
 )
 from kreplog.core.groups import consumer_membership
-from kreplog.core.groups.consumer_group import to_assignment
+from kreplog.core.groups.assignments import to_assignment
 from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscribed_topics import LOSS_MS
 from kreplog.errors import ErrorCode

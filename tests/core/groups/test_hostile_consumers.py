@@ -44,7 +44,7 @@ def leave_unwritten(shell: GroupShell) -> None:
 
 def load_without_member(shell: GroupShell, topic_id: str) -> None:
     """The next coordinator loads an assignment of a member that there is not."""
-    current = CurrentAssignment(1, 0, MemberState.STABLE, (TopicIdPartitions(topic_id, (0, 1)),), ())
+    current = CurrentAssignment(1, 0, MemberState.STABLE, (TopicIdPartitions(topic_id, (0, 1)),), (), ((1, 1),))
     shell.logs[AT].append(CurrentAssignmentRecord(GROUP, "gone", current))
     shell.committed[AT] = len(shell.logs[AT])
     shell.start()

@@ -21,7 +21,8 @@ from kreplog.core.group_messages import (
     SyncGroupRequest,
 )
 from kreplog.core.groups import migration
-from kreplog.core.groups.consumer_group import RECORD_BYTES, to_assignment
+from kreplog.core.groups.assignments import to_assignment
+from kreplog.core.groups.consumer_group import RECORD_BYTES
 from kreplog.core.groups.group import GROUP_BYTES
 from kreplog.core.groups.subscription import read_assignment, read_subscription, write_assignment, write_subscription
 from kreplog.errors import ErrorCode
@@ -240,9 +241,9 @@ class TestClassicMembers:
     def test_commits_are_refused_in_another_generation(self, mixed: tuple[GroupShell, Classic, Consumer]) -> None:
         shell, a, c = mixed
         assert a.commit(3) is ErrorCode.NONE and shell.offset() == 3
-        assert a.commit(4, a.generation - 1) is ErrorCode.ILLEGAL_GENERATION
+        assert a.commit(4, a.generation + 1) is ErrorCode.ILLEGAL_GENERATION
         commits = (CommitPartition(TOPIC, 4),)
-        response = shell.put("commit", OffsetCommitRequest(GROUP, c.epoch - 1, "c", None, commits))
+        response = shell.put("commit", OffsetCommitRequest(GROUP, c.epoch + 1, "c", None, commits))
         assert response.partitions[0][1] is ErrorCode.STALE_MEMBER_EPOCH and shell.offset() == 3
 
     def test_only_members_of_the_classic_protocol_commit_without_member_epochs(
@@ -259,7 +260,7 @@ class TestClassicMembers:
         for epoch in (c.epoch, c.epoch - 1):
             assert commit("c", epoch) is ErrorCode.UNSUPPORTED_VERSION
         assert commit("x", c.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert commit(a.member_id, a.generation - 1) is ErrorCode.ILLEGAL_GENERATION
+        assert commit(a.member_id, a.generation + 1) is ErrorCode.ILLEGAL_GENERATION
         assert shell.offset() == -1
         assert commit(a.member_id, a.generation) is ErrorCode.NONE and shell.offset() == 4
 

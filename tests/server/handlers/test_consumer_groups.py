@@ -258,6 +258,31 @@ def test_a_producer_learns_of_another_epoch_by_a_code_that_it_knows(cluster: Loc
     run(cluster, "transactional", steps)
 
 
+def test_offsets_are_committed_in_an_earlier_epoch_for_what_was_not_revoked(cluster: LocalCluster) -> None:
+    async def steps(members: Members) -> None:
+        await members.join("a")
+        earlier = members.epochs["a"]
+        await members.join("b")
+        await members.heartbeat("a")
+        await members.acknowledge("a")
+        await members.heartbeat("b")
+        assert members.epochs["a"] > earlier and members.owned["b"] == ALL - members.owned["a"]
+        position = {"committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": ""}
+        response = await members.client.request(
+            ApiKey.OFFSET_COMMIT,
+            9,
+            group_id=members.group,
+            generation_id_or_member_epoch=earlier,
+            member_id="a",
+            topics=[{"name": TOPIC, "partitions": [{"partition_index": number, **position} for number in ALL]}],
+        )
+        errors = {each.partition_index: each.error_code for each in response.topics[0].partitions}
+        stale = ErrorCode.STALE_MEMBER_EPOCH
+        assert errors == {number: 0 if number in members.owned["a"] else stale for number in ALL}
+
+    run(cluster, "earlier", steps)
+
+
 def test_a_group_is_loaded_as_it_was(cluster: LocalCluster) -> None:
     before: list[Any] = []
 

@@ -25,8 +25,16 @@ class Observed:
             lambda kind, text, partition: self.kinds.append(kind), lambda _: LEADER, self.deleted.__contains__
         )
 
-    def owns(self, client: str, at_ms: int, *owned: str, until_ms: int = 1000, broker: int = LEADER) -> None:
-        event = PartitionsOwned(at_ms, HOME, "", client, f"{client}-1", 3, broker, owned, until_ms)
+    def owns(
+        self, client: str, at_ms: int, *owned: str, until_ms: int = 1000, broker: int = LEADER, epoch: int = 3
+    ) -> None:
+        event = PartitionsOwned(at_ms, HOME, "", client, f"{client}-1", epoch, broker, owned, until_ms)
+        self.checker.observe(event)
+
+    def commits(self, client: str, at_ms: int, **fields: Any) -> None:
+        """The response to a commit in epoch 3, sent by a member that was in epoch 4."""
+        values: dict[str, Any] = {"epoch": 3, "latest": 4, "error": "NONE", "committed": "t-0", "sent_ms": at_ms}
+        event = EpochCommitted(at_ms, HOME, "", client, f"{client}-1", **(values | fields))
         self.checker.observe(event)
 
     def fenced(self, client: str, at_ms: int, error: str = "FENCED_MEMBER_EPOCH", **fields: Any) -> None:
@@ -96,10 +104,46 @@ def test_a_coordinator_that_leads_again_may_have_expired_a_member(observed: Obse
     assert observed.kinds == ["epoch lost"], "it has heard the member since"
 
 
-def test_commits_are_of_the_present_epoch(observed: Observed) -> None:
-    for latest, error in ((3, "NONE"), (4, "STALE_MEMBER_EPOCH"), (-1, "UNKNOWN_MEMBER_ID")):
-        observed.checker.observe(EpochCommitted(0, HOME, "", "a", "a-1", 3, latest, error))
+def test_no_commit_is_of_a_partition_that_another_has_owned_since(observed: Observed) -> None:
+    observed.owns("a", 0, "t-0", "t-1")
+    observed.commits("a", 10)
+    observed.owns("a", 20, "t-1")
+    observed.owns("b", 30, "t-0")
+    observed.commits("a", 31, error="STALE_MEMBER_EPOCH")
+    observed.commits("a", 31, committed="t-1")
+    observed.commits("a", 31, sent_ms=30)
+    observed.commits("a", 31, latest=3)
+    observed.commits("a", 31, epoch=2)
+    observed.commits("b", 31)
     assert observed.kinds == []
     for latest in (4, -1):
-        observed.checker.observe(EpochCommitted(0, HOME, "", "a", "a-1", 3, latest, "NONE"))
+        observed.commits("a", 31, latest=latest)
     assert observed.kinds == ["stale commit", "stale commit"]
+    observed.deleted.add("t-0")
+    observed.commits("a", 31)
+    assert len(observed.kinds) == 2
+
+
+def test_a_partition_that_returns_in_another_epoch_has_been_anothers(observed: Observed) -> None:
+    observed.owns("a", 0, "t-0")
+    observed.owns("a", 5)
+    observed.owns("b", 10, "t-0", until_ms=20)
+    observed.owns("a", 20, "t-0", epoch=4)
+    observed.commits("a", 30, epoch=4, latest=5)
+    assert observed.kinds == []
+    observed.commits("a", 30, latest=5)
+    assert observed.kinds == ["stale commit"]
+
+
+def test_a_partition_that_a_member_keeps_is_its_own_in_each_of_its_epochs(observed: Observed) -> None:
+    for at_ms, epoch in ((0, 3), (10, 4)):
+        observed.owns("a", at_ms, "t-0", epoch=epoch)
+    observed.commits("a", 20)
+    assert observed.kinds == []
+
+
+def test_whom_a_former_coordinator_assigns_a_partition_does_not_own_it(observed: Observed) -> None:
+    observed.owns("a", 0, "t-0")
+    observed.owns("b", 10, "t-0", broker=2)
+    observed.commits("a", 20)
+    assert observed.kinds == []
