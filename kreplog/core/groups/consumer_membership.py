@@ -49,6 +49,7 @@ from kreplog.core.groups.consumer_group import (
     unwritten_bytes,
 )
 from kreplog.core.groups.consumer_heartbeats import invalid, is_full, refused, stated
+from kreplog.core.groups.consumer_identity import identified, replaced_member
 from kreplog.core.groups.described_consumers import described
 from kreplog.core.groups.error_responses import error_response
 from kreplog.core.groups.group import Group, group_size
@@ -198,44 +199,6 @@ class ConsumerMembership:
         if group.is_gone:
             shard.remove(group)
 
-    def _identify(
-        self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
-    ) -> str | ConsumerGroupHeartbeatResponse:
-        """The id of the member that a heartbeat is from, also of a new one. A static member that has left is replaced
-        by the one that has its instance id."""
-        member_id, instance_id = request.member_id, request.instance_id
-        known = None if instance_id is None else consumer.static.get(instance_id)
-        joins = request.member_epoch == JOIN_EPOCH
-        if known is not None and known == _replaced_member(consumer, request):
-            if member_id != known and member_id in consumer.members:
-                return refused(ErrorCode.INVALID_REQUEST, f"{member_id} is a member already, and not {instance_id}")
-            return member_id or self._unique()
-        if known is not None and known != member_id:
-            if joins:
-                return refused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is still the member {known}")
-            return refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {known} now")
-        if member_id not in consumer.members or (instance_id is not None and known is None and not joins):
-            if not joins:
-                return refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
-            return member_id or self._unique()
-        return self._fenced(consumer.assignment_of(member_id), request) or member_id
-
-    def _fenced(
-        self, current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | None:
-        """The response to a member that goes by another epoch than its own. The epoch before will do, if it owns
-        nothing that can be another's: it has missed the response with the last. Kafka fences it, too, if it owns
-        what that response has it revoke."""
-        epoch = request.member_epoch
-        if epoch == current.member_epoch:
-            return None
-        if epoch == current.previous_member_epoch and request.owned is not None:
-            own = to_partitions(current.assigned) | to_partitions(current.pending_revocation)
-            if to_partitions(request.owned) <= own:
-                return None
-        text = f"the member's epoch is {current.member_epoch}, not {epoch}: it has to join again, without partitions"
-        return refused(ErrorCode.FENCED_MEMBER_EPOCH, text)
-
     def room_refusal(
         self, shard: GroupShard, group: Group, member_id: str, member: ConsumerMemberMetadata
     ) -> ConsumerGroupHeartbeatResponse | None:
@@ -262,10 +225,10 @@ class ConsumerMembership:
         self, shard: GroupShard, group: Group, request: ConsumerGroupHeartbeatRequest, now_ms: int, wall_ms: int
     ) -> ConsumerGroupHeartbeatResponse:
         consumer = consumer_of(group)
-        member_id = self._identify(consumer, request)
+        member_id = identified(consumer, request, self._unique)
         if not isinstance(member_id, str):
             return member_id
-        former_id = _replaced_member(consumer, request)
+        former_id = replaced_member(consumer, request)
         known = consumer.members.get(former_id or member_id)
         member = stated(known or _NEW_MEMBER, request)
         if member != known:
@@ -279,6 +242,8 @@ class ConsumerMembership:
         current = before
         if request.member_epoch == before.member_epoch:  # else its last response was lost, and is repeated
             current = self.next_assignment(consumer, member_id, request.owned)
+        elif request.member_epoch == JOIN_EPOCH:
+            current = self._rejoined(consumer, member_id)
         if current != before or known is None:
             self.change(consumer, CurrentAssignmentRecord(group.group_id, member_id, current))
         self.renew(shard, group, member_id, now_ms)
@@ -358,6 +323,12 @@ class ConsumerMembership:
         if current.member_epoch == JOIN_EPOCH:  # of a static member that has returned: it has nothing to revoke
             current = retained(current, (current.member_epoch, current.previous_member_epoch), target)
         return reconcile(current, consumer.target_epoch, target, owned, is_free)
+
+    def _rejoined(self, consumer: ConsumerGroup, member_id: str) -> CurrentAssignment:
+        """As `next_assignment`, of a member that joins again. The join may be a late one, of which the member knows
+        nothing any more: it acknowledges no revocation, as it does in Kafka, and begins no epoch."""
+        before, following = consumer.assignment_of(member_id), self.next_assignment(consumer, member_id, None)
+        return following if following.member_epoch == before.member_epoch else before
 
     def waits(self, consumer: ConsumerGroup, member_id: str) -> bool:
         """Whether something of a member's target assignment is still another's."""
@@ -683,15 +654,6 @@ def consumer_of(group: Group) -> ConsumerGroup:
     check(group.consumer is not None, f"group {group.group_id} is one of the classic protocol")
     assert group.consumer is not None
     return group.consumer
-
-
-def _replaced_member(consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> str | None:
-    """The static member that the one that joins with this request replaces: it has left, as those of the classic
-    protocol do without a word."""
-    holder = None if request.instance_id is None else consumer.static.get(request.instance_id)
-    if request.member_epoch != JOIN_EPOCH or holder is None:
-        return None
-    return holder if consumer.has_left(holder) or consumer.is_classic(holder) else None
 
 
 def _subscription(member: ConsumerMemberMetadata) -> tuple[tuple[str, ...], str | None]:
