@@ -44,7 +44,8 @@ _NOTHING = OffsetAndMetadata(NO_OFFSET)
 
 
 class CommittedOffsets:
-    """Commits, reads, deletes and expires the offsets of groups. cluster: this broker's metadata."""
+    """Commits, reads, deletes and expires the offsets of groups. cluster: this broker's metadata. resume: takes the
+    requests that have waited for a deletion to end."""
 
     def __init__(
         self,
@@ -52,7 +53,9 @@ class CommittedOffsets:
         log: GroupLogWriter,
         cluster: ClusterTopics,
         totals: GroupTotals,
+        resume: Callable[[GroupShard, Group, ConsumerGroup, ErrorCode, int], Steps[None]],
     ) -> None:
+        self._resume = resume
         self._config = config
         self._totals = totals
         self._log = log
@@ -331,6 +334,8 @@ class CommittedOffsets:
             yield from then(ErrorCode.GROUP_ID_NOT_FOUND, now_ms)
         elif group.members or group.pending or not group.is_empty:
             yield from then(ErrorCode.NON_EMPTY_GROUP, now_ms)
+        elif group.consumer is not None and group.consumer.deferred is not None:  # another deletion is under way
+            yield from then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, now_ms)
         else:
             self._totals.deletions += len(group.offsets)
             yield from self._delete(shard, group, group.all_partitions, then, whole=True)
@@ -344,11 +349,14 @@ class CommittedOffsets:
         *,
         whole: bool = False,
     ) -> Steps[None]:
-        """Write tombstones. whole: of the group too, unless it has come back to life meanwhile."""
+        """Write tombstones. whole: of the group too, unless it has come back to life meanwhile. Members of a consumer
+        group wait until the log has them: what they change is written by itself, without what is deleted here."""
         records: tuple[LogRecord, ...] = tuple(OffsetRecord(group.group_id, name, None) for name in partitions)
-        if whole and group.consumer is not None:
+        consumer = group.consumer if whole else None
+        if consumer is not None:
             # What a failed append lacks may be the end of a member, whose records the log has still.
-            records = (*records, *group.consumer.writes.unwritten.values(), *group.consumer.tombstones())
+            records = (*records, *consumer.writes.lacking(), *consumer.tombstones())
+            consumer.deferred = []
         elif whole:
             records = (*records, GroupRecord(group.group_id, None))
         if not records:
@@ -362,11 +370,13 @@ class CommittedOffsets:
                     shard.take_offset(group, partition, None, at)
                 if whole and group.is_empty and group.incarnation == incarnation:
                     if group.consumer is not None:
-                        group.consumer.writes.drop()
+                        yield from group.consumer.writes.end()
                     shard.forget(group)
                 if group.is_gone and shard.groups.get(group.group_id) is group:
                     shard.remove(group)
             yield from then(error, now_ms)
+            if consumer is not None:
+                yield from self._resume(shard, group, consumer, error, now_ms)
 
         yield from self._log.append(shard, group, records, deleted)
 

@@ -100,8 +100,8 @@ class ConsumerGroup:
     SyncGroup. rewrite: when what an append has failed to write is written again. size: the memory that it takes, about;
     charged: that it is charged.
     classic: the members that use the classic protocol; protocols: how many of them support each of their protocols.
-    deferred: requests, and where they are answered, that wait until it has become a classic group; None
-    while it does not become one. refused_version: of the metadata by which it could not become one, None once its
+    deferred: requests, and where they are answered, that wait until it has become a classic group, or is deleted; None
+    while neither is under way. refused_version: of the metadata by which it could not become one, None once its
     records have changed.
     """
 

@@ -581,9 +581,12 @@ class ConsumerMembership:
         consumer.writes.unwritten[record_key(record)] = record
 
     def settle(self, shard: GroupShard, group: Group) -> Steps[None]:
-        """Write what has changed, charge it, and forget a group of which nothing is left."""
+        """Write what has changed, charge it, and forget a group of which nothing is left. While a group is
+        deleted, no other of its records may follow the tombstones."""
         consumer = consumer_of(group)
         shard.charge_consumer(group)
+        if consumer.deferred is not None:
+            return
         if not consumer.members and not group.is_stored:
             consumer.writes.drop()
         if self._may_downgrade(consumer):
@@ -592,6 +595,21 @@ class ConsumerMembership:
             yield from consumer.writes.flush(self._log, shard, group, partial(self._written, shard, group))
         if group.is_gone and shard.groups.get(group.group_id) is group:
             shard.remove(group)
+
+    def resume(
+        self, shard: GroupShard, group: Group, consumer: ConsumerGroup, error: ErrorCode, now_ms: int
+    ) -> Steps[None]:
+        """The append that deletes the group has ended: take the requests that have waited. If it has failed, the next
+        append has all of the group that it still is, since a later coordinator may find the tombstones."""
+        deferred, consumer.deferred = consumer.deferred, None
+        if deferred is None:  # this broker coordinates the group no longer
+            return
+        if error is not ErrorCode.NONE:
+            consumer.writes.unwritten |= {record_key(record): record for record in consumer.records()}
+            if consumer.writes.has_waiting:
+                yield from self.settle(shard, group)
+        for reply_to, request in deferred:
+            yield from self._replay(shard, reply_to, request, now_ms)
 
     def _written(self, shard: GroupShard, group: Group, error: ErrorCode, now_ms: int) -> Steps[None]:
         if group.consumer is None:
@@ -643,6 +661,9 @@ class ConsumerMembership:
                 for deadline in group.consumer.deadlines():
                     deadline.cancel()
                 yield from group.consumer.writes.abandon()
+                deferred, group.consumer.deferred = group.consumer.deferred or (), None
+                for reply_to, request in deferred:
+                    yield Reply(reply_to, error_response(request, ErrorCode.NOT_COORDINATOR))
 
     # Tools
 

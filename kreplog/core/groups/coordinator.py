@@ -128,7 +128,7 @@ class GroupCoordinator:
             self.configs,
         )
         self._classic_members = ClassicMembers(config, self._timers, unique, cluster, self._membership, self._consumers)
-        self._offsets = CommittedOffsets(config, self._log, cluster, self.totals)
+        self._offsets = CommittedOffsets(config, self._log, cluster, self.totals, self._consumers.resume)
         self._deleted = DeletedPartitions(self._offsets, self._timers, self._is_led)
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())
@@ -213,9 +213,6 @@ class GroupCoordinator:
             yield StateChange("info", f"{shard.partition}: this broker no longer coordinates its groups")
             yield from self._membership.unloaded(shard.groups.values())
             yield from self._consumers.unloaded(shard.groups.values())
-            for group in shard.groups.values():
-                for reply_to, request in (group.consumer and group.consumer.deferred) or ():
-                    yield Reply(reply_to, error_response(request, ErrorCode.NOT_COORDINATOR))
             shard.close()
 
     def _read(self, event: GroupRecordsRead, now_ms: int) -> Steps[None]:

@@ -64,11 +64,10 @@ class GroupWrites:
         append, while this broker coordinates the group."""
         if self._is_writing:
             return
-        waiting, self._waiting = self._waiting, []
         if not self.unwritten:
-            for reply_to, response in waiting:
-                yield Reply(reply_to, response(ErrorCode.NONE))
+            yield from self.end()
             return
+        waiting, self._waiting = self._waiting, []
         records, self.unwritten = self.unwritten, {}
         self._under_way = records
         self._is_writing = True
@@ -94,6 +93,13 @@ class GroupWrites:
         """Drop the unwritten records, which need not be written any more."""
         if not self._is_writing:
             self.unwritten.clear()
+
+    def end(self) -> Steps[None]:
+        """Nothing is left to be written, such as of a group that was deleted: answer what has waited for it."""
+        self.drop()
+        waiting, self._waiting = self._waiting, []
+        for reply_to, response in waiting:
+            yield Reply(reply_to, response(ErrorCode.NONE))
 
     def abandon(self) -> Steps[None]:
         """This broker no longer coordinates the group: the members of waiting requests have to find the new

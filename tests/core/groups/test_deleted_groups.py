@@ -1,0 +1,169 @@
+"""Requests of members while their empty consumer group is being deleted: the log and the coordinator go on alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kreplog.core.group_messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    MarkerRecord,
+    partition_of_group,
+)
+from kreplog.errors import ErrorCode
+
+from .consumers import CONFIG, NEEDS_RE2, Consumer, consumer_shell
+from .group_shell import GROUP, PARTITIONS, GroupShell
+
+AT = partition_of_group(GROUP, PARTITIONS)
+PATTERN: dict[str, Any] = {"subscribed_topics": (), "subscribed_regex": "to.*"}
+
+
+@pytest.fixture
+def shell() -> GroupShell:
+    return consumer_shell()
+
+
+def records(shell: GroupShell) -> list[str]:
+    """All that is stored of the group, as its coordinator knows it."""
+    assert shell.group is not None and shell.group.consumer is not None
+    return sorted(map(repr, shell.group.consumer.records()))
+
+
+def restart(shell: GroupShell) -> None:
+    """Have the shard loaded from all of its log."""
+    shell.committed[AT] = len(shell.logs[AT])
+    shell.start()
+    shell.lead()
+
+
+def begin_deletion(shell: GroupShell, **fields: Any) -> None:
+    """Of a group that had a member, in two epochs."""
+    a = Consumer(shell, "a", **fields)
+    a.join()
+    a.leave()
+    shell.automatic = False
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+
+
+def deletion(shell: GroupShell) -> ErrorCode:
+    response = shell.replies["delete"]
+    assert isinstance(response, DeleteGroupsResponse)
+    return response.results[0][1]
+
+
+@pytest.mark.parametrize("fields", [{}, pytest.param(PATTERN, marks=NEEDS_RE2)])
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT])
+def test_a_member_that_joins_waits_for_the_end_of_a_deletion(
+    shell: GroupShell, fields: dict[str, Any], error: ErrorCode
+) -> None:
+    """The tombstones of a deletion that has timed out may be committed still."""
+    begin_deletion(shell, **fields)
+    b = Consumer(shell, "b", **fields)
+    assert b.join() is None
+    shell.fail(error) if error else shell.commit()
+    assert deletion(shell) is (ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)
+    shell.automatic = True
+    shell.commit()
+    b.take(shell.replies["heartbeat b"])
+    assert (b.error, b.epoch, b.numbers) == (ErrorCode.NONE, 3 if error else 1, [0, 1, 2, 3])
+    before = records(shell)
+    restart(shell)
+    assert records(shell) == before
+    b.acknowledge()
+    assert (b.error, b.numbers) == (ErrorCode.NONE, [0, 1, 2, 3])
+
+
+def test_a_member_of_the_classic_protocol_waits_too(shell: GroupShell) -> None:
+    begin_deletion(shell)
+    assert shell.join("b") is None
+    shell.automatic = True
+    shell.commit()
+    shell.pass_time(CONFIG.group_initial_rebalance_delay_ms)
+    assert (deletion(shell), shell.joined("b").error) == (ErrorCode.NONE, ErrorCode.NONE)
+
+
+def test_a_former_end_of_a_member_does_not_follow_the_deletion(shell: GroupShell) -> None:
+    """Neither the heartbeat of a stranger nor one that waits already has it written."""
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+    stranger = Consumer(shell, "x")
+    stranger.leave()
+    shell.automatic = True
+    shell.commit()
+    stranger.take(shell.replies["heartbeat x"])
+    assert (deletion(shell), stranger.error) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert shell.group_ids() == []
+    restart(shell)
+    assert shell.group_ids() == []
+
+
+def test_an_end_of_a_member_that_fails_during_the_deletion_is_deleted_with_the_group(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    (left,) = shell.waiting
+    stranger = Consumer(shell, "x")
+    stranger.leave()
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+    deleting, shell.waiting = shell.waiting[1:], [left]
+    shell.logs[AT][left[1] : left[1] + len(left[2].records)] = [MarkerRecord(999, True)] * len(left[2].records)
+    shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert shell.waiting == [] and "heartbeat x" not in shell.replies
+    shell.waiting = deleting
+    shell.automatic = True
+    shell.commit()
+    stranger.take(shell.replies["heartbeat x"])
+    assert (deletion(shell), stranger.error) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert shell.group_ids() == [] and shell.core.charged == 0
+    restart(shell)
+    assert shell.group_ids() == []
+
+
+def test_those_that_have_waited_are_answered_when_the_deletion_fails(shell: GroupShell) -> None:
+    a = Consumer(shell, "a")
+    a.join()
+    shell.automatic = False
+    a.leave()
+    stranger = Consumer(shell, "x")
+    stranger.leave()
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+    shell.fail(ErrorCode.REQUEST_TIMED_OUT)
+    assert deletion(shell) is ErrorCode.COORDINATOR_NOT_AVAILABLE and "heartbeat x" not in shell.replies
+    shell.automatic = True
+    shell.commit()
+    stranger.take(shell.replies["heartbeat x"])
+    assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))).results == ((GROUP, ErrorCode.NONE),)
+    restart(shell)
+    assert shell.group_ids() == []
+
+
+def test_another_deletion_meanwhile_is_to_be_tried_again(shell: GroupShell) -> None:
+    begin_deletion(shell)
+    other = shell.put("other", DeleteGroupsRequest((GROUP,)))
+    assert other == DeleteGroupsResponse(((GROUP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),))
+    shell.commit()
+    other = shell.put("other", DeleteGroupsRequest((GROUP,)))
+    assert other == DeleteGroupsResponse(((GROUP, ErrorCode.GROUP_ID_NOT_FOUND),))
+
+
+def test_a_member_that_waits_is_sent_to_the_next_coordinator(shell: GroupShell) -> None:
+    begin_deletion(shell)
+    b = Consumer(shell, "b")
+    b.join()
+    shell.resign(AT)
+    b.take(shell.replies["heartbeat b"])
+    assert b.error is ErrorCode.NOT_COORDINATOR
+    shell.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    shell.automatic = True
+    restart(shell)
+    b.join()
+    assert b.numbers == [0, 1, 2, 3]
