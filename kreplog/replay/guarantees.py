@@ -78,6 +78,7 @@ GUARANTEES = {
     "refused commit": "A refused commit is never read.",
     "stale commit": "A commit of an earlier generation or epoch is refused.",
     "epoch lost": "A member's epoch is known throughout its session.",
+    "join refused": "A member of a group can join it again at any time.",
     "uncommitted load": "A coordinator takes only committed records of its log.",
     # Transactions
     "aborted visible": "A record of an aborted transaction is never visible.",

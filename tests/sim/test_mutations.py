@@ -174,6 +174,7 @@ FOUND = {
     "refused-together-run-in-reverse": 125,
     "refused-together-run-twice": 125,
     "registration-not-delivered": 0,
+    "rejoining-member-refused": 186,
     "requests-behind-another-dropped": 68,
     "requests-by-partition-unseen": 3,
     "requests-outlive-their-topics": 23,

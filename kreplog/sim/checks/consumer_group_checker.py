@@ -2,6 +2,7 @@
 
 two owners     two members own a partition at the same time, each within its session
 epoch lost     a member is fenced, or unknown, within its session: its epoch, which was acknowledged, is forgotten
+join refused   a member that joins is fenced by its epoch, which nothing but a join gets it out of
 stale commit   a commit is acknowledged to a member in an epoch before its own, or that is a member no longer, of a
                partition that it owned in that epoch, and another after it, before the commit was sent
 
@@ -19,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kreplog.core.consumer_group_messages import JOIN_EPOCH
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import ConsumerGroupEvent, EpochCommitted, MemberFenced, PartitionsOwned
 from kreplog.types import TopicPartition
@@ -109,6 +111,9 @@ class ConsumerGroupChecker:
 
     def _fenced(self, event: MemberFenced) -> None:
         belief = self._beliefs.pop(event.client, None)
+        if event.epoch == JOIN_EPOCH and event.error == ErrorCode.FENCED_MEMBER_EPOCH.name:
+            text = f"{event.client} joins as {event.member_id}, and is refused for its epoch"
+            self._violate("join refused", text, event)
         if belief is None or belief.member_id != event.member_id or event.epoch <= 0:
             return
         leads = event.broker == self._leader_of(event.partition) and not belief.may_have_expired_at(event.broker)

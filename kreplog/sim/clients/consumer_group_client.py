@@ -3,14 +3,15 @@
 A member joins, sends heartbeats, and owns what the responses assign to it: it gives up first what it has to revoke, at
 once or a little later, and says so. It owns nothing after its session, which lasts from the last heartbeat that it sent
 and that was answered. It reads the committed offsets of partitions that it gets, and commits later ones. Sometimes it
-sleeps through its session, reads other topics, leaves, restarts as a static member, or commits an offset in an earlier
-epoch. When all faults are over, the observer waits until each partition of the topics that are read has an owner; then
-all read the offsets once more, and end.
+sleeps through its session, reads other topics, leaves, restarts as a static member, joins again after a heartbeat that
+was not answered, or commits an offset in an earlier epoch. When all faults are over, the observer waits until each
+partition of the topics that are read has an owner; then all read the offsets once more, and end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import count
 from typing import Any
 
@@ -61,6 +62,7 @@ class GroupConsumer:
         self._home = home_of(GROUP, partitions)
         self._history = context.history
         self._random = context.random
+        self._joins = copy(context.random)  # runs in which nobody joins again are as they would be without this
         self._switch = context.switch
         self._settled = settled
         self._metadata = ClientMetadata(context, internal=True)
@@ -137,6 +139,8 @@ class GroupConsumer:
             self._missed_response = True
             if response is not None and response.error in _FENCED:
                 self._fenced(broker, response.error)
+            elif self._joins.random() < 0.05:
+                self._join_again()
             return False
         self._missed_response = False
         if self._epoch == JOIN_EPOCH:
@@ -211,6 +215,11 @@ class GroupConsumer:
         event = MemberFenced(self._now_ms, self._home, "", self._name, self._member_id, self._epoch, broker, error.name)
         self._history.add(event)
         self._begin()
+
+    def _join_again(self) -> None:
+        """Give up all, and join as the member that it is, which its group has still or not."""
+        self._own(NO_LEADER, frozenset())
+        self._epoch, self._states_all = JOIN_EPOCH, True
 
     def _call(self, request: Any, more_ms: int = 0) -> Steps:
         return (yield from call_coordinator(self._metadata, GROUP, request, more_ms))

@@ -7,7 +7,7 @@ from typing import Any
 
 from kreplog.core.consumer_group_messages import ConsumerGroupHeartbeatResponse
 from kreplog.core.effects import Reply, Steps
-from kreplog.core.groups import migration, reconciliation
+from kreplog.core.groups import consumer_identity, migration, reconciliation
 from kreplog.core.groups.classic_members import ClassicMembers
 from kreplog.core.groups.consumer_group import ConsumerGroup
 from kreplog.core.groups.consumer_heartbeats import is_full
@@ -106,6 +106,12 @@ def _loaded_consumers_stay() -> list[Patch]:
 def _live_static_member_replaced() -> list[Patch]:
     """A static member takes over from one of its instance id that has not left."""
     return [(ConsumerGroup, "has_left", lambda self, member_id: True)]
+
+
+@MUTATIONS.add("rejoining-member-refused")
+def _rejoining_member_refused() -> list[Patch]:
+    """A member that joins again has to wait until its former session ends, as in Kafka before KAFKA-19233."""
+    return [(consumer_identity, "joins_again", lambda current, request: False)]
 
 
 @MUTATIONS.add("failed-group-write-forgotten")

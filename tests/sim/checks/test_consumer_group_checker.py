@@ -80,7 +80,7 @@ def test_a_broker_that_leads_no_longer_lengthens_no_session(observed: Observed) 
 
 @pytest.mark.parametrize("error", ["UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH", "GROUP_ID_NOT_FOUND"])
 def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed, error: str) -> None:
-    harmless: list[dict[str, Any]] = [{"broker": 2}, {"epoch": 0}, {"member_id": "else"}, {"error": "UNSTABLE"}]
+    harmless: list[dict[str, Any]] = [{"broker": 2}, {"member_id": "else"}, {"error": "UNSTABLE"}]
     for number, fields in enumerate(harmless):
         observed.owns("a", 10 * number, "t-0")
         observed.fenced("a", 10 * number + 1, **fields)
@@ -90,6 +90,15 @@ def test_an_acknowledged_epoch_is_not_forgotten(observed: Observed, error: str) 
     observed.owns("a", 70, "t-0")
     observed.fenced("a", 71, error)
     assert observed.kinds == ["epoch lost"]
+
+
+def test_a_member_that_joins_is_not_refused_for_its_epoch(observed: Observed) -> None:
+    for error in ("UNKNOWN_MEMBER_ID", "UNRELEASED_INSTANCE_ID"):
+        observed.owns("a", 0, "t-0")
+        observed.fenced("a", 1, error, epoch=0)
+    assert observed.kinds == []
+    observed.fenced("a", 2, epoch=0)
+    assert observed.kinds == ["join refused"]
 
 
 def test_a_coordinator_that_leads_again_may_have_expired_a_member(observed: Observed) -> None:
