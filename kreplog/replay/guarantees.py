@@ -76,7 +76,7 @@ GUARANTEES = {
     "two owners": "A partition has one owner in a group at a time.",
     "lost offset": "A committed offset is read by whoever reads after its acknowledgement.",
     "refused commit": "A refused commit is never read.",
-    "stale commit": "A commit of an earlier generation or epoch is refused.",
+    "stale commit": "A commit is refused where another member may have read on since its generation or epoch.",
     "epoch lost": "A member's epoch is known throughout its session.",
     "join refused": "A member of a group can join it again at any time.",
     "uncommitted load": "A coordinator takes only committed records of its log.",
