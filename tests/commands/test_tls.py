@@ -80,7 +80,8 @@ def test_commands_of_a_directory_with_tls_connect_with_its_certificates(
     run("produce", "orders", "--partition", 0, stdin=b"first\nsecond\n")
     assert run("consume", "orders", "--from-beginning", "--max-messages", 2) == "first\nsecond\n"
     assert "orders-1" in run("topic", "describe", "orders")
-    assert run("group", "list") == run("transaction", "list") == ""
+    assert run("group", "list") == "there is no group\n"
+    assert run("transaction", "list") == "there is no transactional id\n"
     assert json.loads(run("broker", "describe", "--id", 0, "--json"))
 
 
