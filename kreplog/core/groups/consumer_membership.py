@@ -326,8 +326,12 @@ class ConsumerMembership:
 
     def _rejoined(self, consumer: ConsumerGroup, member_id: str) -> CurrentAssignment:
         """As `next_assignment`, of a member that joins again. The join may be a late one, of which the member knows
-        nothing any more: it acknowledges no revocation, as it does in Kafka, and begins no epoch."""
+        nothing any more: it begins no epoch, and acknowledges no revocation, which it does in Kafka. Here only where
+        the member keeps nothing: librdkafka, which has nothing, takes that for no change, and acknowledges none."""
         before, following = consumer.assignment_of(member_id), self.next_assignment(consumer, member_id, None)
+        if following.state is MemberState.UNREVOKED_PARTITIONS and not following.assigned:
+            self.change(consumer, CurrentAssignmentRecord(consumer.group_id, member_id, following))
+            return self.next_assignment(consumer, member_id, ())
         return following if following.member_epoch == before.member_epoch else before
 
     def waits(self, consumer: ConsumerGroup, member_id: str) -> bool:
@@ -599,13 +603,14 @@ class ConsumerMembership:
     def resume(
         self, shard: GroupShard, group: Group, consumer: ConsumerGroup, error: ErrorCode, now_ms: int
     ) -> Steps[None]:
-        """The append that deletes the group has ended: take the requests that have waited. If it has failed, the next
-        append has all of the group that it still is, since a later coordinator may find the tombstones."""
+        """The append that deletes the group has ended: take the requests that have waited. If it has failed, all of the
+        group is written again, soon, since a later coordinator may find the tombstones."""
         deferred, consumer.deferred = consumer.deferred, None
         if deferred is None:  # this broker coordinates the group no longer
             return
         if error is not ErrorCode.NONE:
             consumer.writes.unwritten |= {record_key(record): record for record in consumer.records()}
+            self._write_later(shard, group, now_ms)
             if consumer.writes.has_waiting:
                 yield from self.settle(shard, group)
         for reply_to, request in deferred:

@@ -77,11 +77,12 @@ class MarkerWriter:
         """The transaction has been decided."""
         transaction.unmarked = set(transaction.stored.partitions)
         transaction.absent_since = {}
+        transaction.fenced = frozenset()
         yield from self.send(shard, transaction, now_ms)
 
     def send(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
-        """Send the markers that are missing to the leaders; those without a leader wait for the next attempt. A
-        partition that has been deleted needs none."""
+        """Send the markers that are missing to the leaders; those without a leader wait for the next attempt, and those
+        that were fenced for all others. A partition that has been deleted needs none."""
         if transaction.in_flight:
             return
         self._drop_deleted(transaction, now_ms)
@@ -89,13 +90,13 @@ class MarkerWriter:
             yield from self._complete(shard, transaction, now_ms)
             return
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-        for name in sorted(transaction.unmarked - transaction.absent_since.keys()):
+        missing = transaction.unmarked - transaction.absent_since.keys()
+        for name in sorted((missing - transaction.fenced) or missing):
             by_leader[self._metadata.leader_of(name)].append(name)
         by_leader.pop(-1, None)
         if not by_leader:
             self._timers.set(transaction.deadline, now_ms + RESEND_MS)
             return
-        transaction.fenced = frozenset()
         stored = transaction.stored
         committed = transaction.state is TransactionState.PREPARE_COMMIT
         marker = TransactionMarker(stored.producer_id, stored.producer_epoch, committed, shard.leader_epoch)
@@ -124,7 +125,7 @@ class MarkerWriter:
         for name, error in event.partitions:
             if error in _DONE:
                 transaction.unmarked.discard(name)
-            elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED and name not in transaction.fenced:
                 transaction.fenced |= {name}
                 yield StateChange("warning", _fenced(transaction.transactional_id, name, shard))
         if transaction.in_flight:
@@ -138,4 +139,4 @@ class MarkerWriter:
 
 def _fenced(transactional_id: str, name: TopicPartition, shard: TransactionShard) -> str:
     reason = f"{name} has one of a later coordinator than that of epoch {shard.leader_epoch} of {shard.partition}"
-    return f"the marker of {transactional_id} is refused: {reason}; tried again in {FENCED_RESEND_MS // 1000} s"
+    return f"the marker of {transactional_id} is refused: {reason}; tried again every {FENCED_RESEND_MS // 1000} s"

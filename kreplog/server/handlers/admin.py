@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -56,6 +56,9 @@ Mutate = Callable[[int], bool]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+_TURN_S = 1.0
+"""How long a creation of a topic waits for others of this broker."""
 
 
 def unlimited(partitions: int) -> bool:
@@ -255,7 +258,7 @@ class AdminHandlers:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
         _charge(mutate, len(assigned))
         with self._counted(topic.name, assigned, validate_only):
-            async with self._naming if can_collide(topic.name) else nullcontext():
+            async with self._turn() if can_collide(topic.name) else nullcontext():
                 await self._carry_out(steps)
         return {
             "topic_id": topic_id,
@@ -263,6 +266,21 @@ class AdminHandlers:
             "replication_factor": len(assigned[0]),
             "configs": shown(config),
         }
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Hold up other creations of names that can collide, which would be repeated. Not for long: while the store is
+        away each lasts until it gives up."""
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._naming.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._naming.release()
 
     def _shown(self, config: TopicConfig) -> list[tuple[Any, ...]]:
         """The settings of a created topic in the response (KIP-525): name, value, read-only, source, sensitive. Tuples

@@ -12,6 +12,7 @@ from kreplog.core.group_messages import (
     MarkerRecord,
     partition_of_group,
 )
+from kreplog.core.groups.consumer_membership import REWRITE_MS
 from kreplog.errors import ErrorCode
 
 from .consumers import CONFIG, NEEDS_RE2, Consumer, consumer_shell
@@ -144,6 +145,18 @@ def test_those_that_have_waited_are_answered_when_the_deletion_fails(shell: Grou
     assert shell.put("delete", DeleteGroupsRequest((GROUP,))).results == ((GROUP, ErrorCode.NONE),)
     restart(shell)
     assert shell.group_ids() == []
+
+
+def test_a_group_whose_deletion_fails_is_written_again_though_nobody_waits(shell: GroupShell) -> None:
+    """The group is idle only then, and members of the classic protocol can join it."""
+    begin_deletion(shell)
+    shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert deletion(shell) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    shell.automatic = True
+    early = shell.join("b", group_id=GROUP)
+    assert early is not None and early.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    shell.pass_time(REWRITE_MS)
+    assert shell.join("b", group_id=GROUP) is None, "it waits for others to join"
 
 
 def test_another_deletion_meanwhile_is_to_be_tried_again(shell: GroupShell) -> None:

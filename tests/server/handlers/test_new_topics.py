@@ -13,6 +13,8 @@ from kreplog.core.controller import topic_names
 from kreplog.core.dynamic_configs import STATIC, TOPIC
 from kreplog.core.effects import Pause
 from kreplog.errors import ErrorCode
+from kreplog.server.handlers import admin
+from kreplog.server.handlers.admin import AdminHandlers
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import until_controlled
 from tests.server.test_broker import Client, with_broker
@@ -74,6 +76,7 @@ def test_topics_of_many_clients_are_created_at_once(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(topic_names, "GUARDS", 1)
     monkeypatch.setattr(whole_nodes, "retry_pause", counted)
+    monkeypatch.setattr(admin, "_TURN_S", 60.0)
 
     async def work(client: Client) -> None:
         await until_controlled(client.broker)
@@ -88,6 +91,34 @@ def test_topics_of_many_clients_are_created_at_once(tmp_path: Path, monkeypatch:
             other.peer.close()
 
     with_broker(tmp_path, work, offsets_topic_replication_factor=1, offsets_topic_num_partitions=1)
+
+
+def test_a_creation_that_the_store_does_not_answer_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, begun = asyncio.Event(), asyncio.Event()
+    carry_out = AdminHandlers._carry_out
+
+    async def unanswered(self: AdminHandlers, steps: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            await answered.wait()
+        await carry_out(self, steps)
+
+    monkeypatch.setattr(AdminHandlers, "_carry_out", unanswered)
+    monkeypatch.setattr(admin, "_TURN_S", 0.01)
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        first = asyncio.create_task(create(client, new_topic("a.a")))
+        await begun.wait()
+        other = Client(client.broker)
+        assert [topic.error_code for topic in await create(other, new_topic("b.b"))] == [0]
+        other.peer.close()
+        answered.set()
+        assert [topic.error_code for topic in await first] == [0]
+
+    with_broker(tmp_path, work)
 
 
 @pytest.mark.parametrize("version", [5, 7])
