@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kreplog.core import nodes
-from kreplog.core.effects import GetChildren, GetNodes, Multi, Pause, Steps
+from kreplog.core.effects import GetChildren, GetNodes, Multi, Steps
+from kreplog.core.whole_nodes import retry_pause
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -32,8 +33,6 @@ SUPPORTED = (1, 1)
 """The least and the greatest level that a broker of this version supports."""
 
 ATTEMPTS = 5
-RETRY_MS = 20
-"""An update that others precede is repeated after a pause that grows by this with each attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def raise_version(level: int, *, validate_only: bool = False) -> Steps[None]:
             yield from _raise(level, validate_only)
             return
         except BadVersionError:
-            yield Pause(RETRY_MS * (attempt + 1))
+            yield retry_pause(attempt)
     raise CoordinationError(f"too many concurrent changes of {KREPLOG_VERSION}: try again", path=nodes.FEATURE)
 
 

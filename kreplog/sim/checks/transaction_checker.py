@@ -144,8 +144,8 @@ class TransactionChecker:
                 pass
 
     def _begun_last(self, client: str, transactional_id: str) -> None:
-        """None begins any more. Of producers that began side by side none is known to be the newest: their responses
-        overtake each other."""
+        """The last of the producers that were beginning has begun. Of those that began side by side none is known to be
+        the newest: their responses overtake each other."""
         if transactional_id in self._contested:
             self._contested.remove(transactional_id)
         else:

@@ -231,13 +231,16 @@ def test_a_producer_learns_of_another_epoch_by_a_code_that_it_knows(cluster: Loc
     async def steps(members: Members) -> None:
         await members.join("a")
         client, producer = members.client, {"transactional_id": "t"}
-        while True:
-            found = await client.request(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["t"], key_type=1)
-            if found.coordinators[0].error_code == 0:
-                response = await client.request(ApiKey.INIT_PRODUCER_ID, 4, **producer, transaction_timeout_ms=60_000)
-                if response.error_code == 0:
-                    break
-            await asyncio.sleep(0.05)  # __transaction_state is being created
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                found = await client.request(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["t"], key_type=1)
+                if found.coordinators[0].error_code == 0:
+                    response = await client.request(
+                        ApiKey.INIT_PRODUCER_ID, 4, **producer, transaction_timeout_ms=60_000
+                    )
+                    if response.error_code == 0:
+                        break
+                await asyncio.sleep(0.05)  # __transaction_state is being created
         producer |= {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
         added = await client.request(ApiKey.ADD_OFFSETS_TO_TXN, 3, **producer, group_id=members.group)
         assert added.error_code == ErrorCode.NONE
