@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kreplog.config import GroupConfig, TransactionConfig
@@ -26,6 +27,10 @@ _OWN = {"broker.id", "listeners", "log.dirs"}
 """Settings that differ from broker to broker."""
 
 _LONGEST_SOCKET_PATH = 100
+
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 10000
+_TRIES = 100
 
 
 def check_settings(root: Path, broker: int, settings: Sequence[str]) -> None:
@@ -110,9 +115,25 @@ def create_cluster_key(root: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now; another process may still take one."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
+    """Ports that are free now, and if possible none that the kernel may give to an outgoing connection while the broker
+    is stopped; another process may still listen there first. Raises OSError."""
+    with ExitStack() as stack:
+        return [stack.enter_context(_listen()).getsockname()[1] for _ in range(count)]
+
+
+def _listen() -> socket.socket:
+    low, high = _outgoing_ports()
+    candidates = [*range(_FIRST_PORT, low), *range(high + 1, 2**16)]
+    for port in random.SystemRandom().sample(candidates, min(_TRIES, len(candidates))):
+        with suppress(OSError):
+            return socket.create_server((HOST, port))
+    return socket.create_server((HOST, 0))
+
+
+def _outgoing_ports() -> tuple[int, int]:
+    """The first and the last, see man 7 ip; IANA's, where the kernel does not name its own (RFC 6335, section 6)."""
+    try:
+        low, high = map(int, _OUTGOING_PORTS.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return 49152, 65535
+    return low, high

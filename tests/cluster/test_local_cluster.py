@@ -55,6 +55,33 @@ def test_a_cluster_is_created_once(tmp_path: Path) -> None:
         found.home(1)
 
 
+def test_no_outgoing_connection_gets_the_port_of_a_stopped_broker() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if low < 12_000:
+        pytest.skip("this machine gives outgoing connections nearly all ports")
+    ports = free_ports(200)
+    assert len(set(ports)) == 200
+    assert not [port for port in ports if low <= port <= high]
+
+
+@pytest.mark.parametrize("text", ["1024 65535", "no number", ""])
+def test_ports_where_all_are_those_of_outgoing_connections(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "range").write_text(text)
+    monkeypatch.setattr("kreplog.cluster.files._OUTGOING_PORTS", tmp_path / "range")
+    assert all(1024 <= port < 49152 or text.startswith("1024") for port in free_ports(20))
+
+
+def test_ports_without_descriptors_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        free_ports(1)
+
+
 def test_refused_clusters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)

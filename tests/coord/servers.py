@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from kreplog.cluster.files import free_ports
+
 JARS = Path("/usr/share/java")
 MISSING = (
     "ZooKeeper's tests need java and Debian's package: apt-get install zookeeper"
@@ -45,18 +47,12 @@ def until(true: Callable[[], object], description: str, seconds: float = 30.0) -
     return time.monotonic() - start
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class ZooKeeperServer:
     """One server on a free port of the loopback interface, with its own data directory. config: more lines of it."""
 
     def __init__(self, directory: Path, *java_options: str, config: str = "") -> None:
         self.directory = directory
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.java_options = java_options
         (directory / "zoo.cfg").write_text(CONFIG.format(data=directory / "data", port=self.port) + config)
         (directory / "log4j.properties").write_text(LOGGING)

@@ -16,12 +16,13 @@ import pytest
 
 pytest.importorskip("kazoo", reason="needs kazoo, the extra `zookeeper`")
 
+from kreplog.cluster.files import free_ports
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.coord.zookeeper_security import NO_SECURITY, ZooKeeperSecurity
 from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.types import Create
 from tests.certificates import HOSTS, Certificates
-from tests.coord.servers import MISSING, Proxy, ZooKeeperServer, free_port, until
+from tests.coord.servers import MISSING, Proxy, ZooKeeperServer, until
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -42,7 +43,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """A server: where it speaks TLS with clients that have certificates, and where plaintext."""
-    port = free_port()
+    (port,) = free_ports(1)
     config = f"""\
 secureClientPort={port}
 secureClientPortAddress=127.0.0.1

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.cluster.files import free_ports
 from kreplog.errors import UsageError
 from pyspark_kreplog.session import java_home
 
@@ -197,7 +197,7 @@ class Broker:
         self._settings = folder / "server.properties"
         self._log = folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, control = _free_ports(2)
+        self.port, control = free_ports(2)
         given = _BROKER.format(host=HOST, port=self.port, control=control, data=self.data)
         self._settings.write_text(given + settings)
         kafka.run(FORMAT, "format", "-t", CLUSTER_ID, "-c", self._settings)
@@ -266,11 +266,3 @@ class Broker:
             finally:
                 process.kill()
                 process.wait()
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
