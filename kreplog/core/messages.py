@@ -333,7 +333,7 @@ class OffsetsForLeaderEpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """One partition of a ListOffsets request. timestamp: LATEST, EARLIEST, or milliseconds."""
+    """One partition of a ListOffsets request. timestamp: milliseconds, or a special one, such as LATEST."""
 
     partition: TopicPartition
     current_leader_epoch: int
@@ -343,17 +343,19 @@ class ListOffsetsPartition:
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
     """A request for offsets by timestamp. replica_id: CONSUMER or DEBUGGING. isolation_level: with READ_COMMITTED the
-    latest is the last stable offset."""
+    latest is the last stable offset. version: of the API, which decides what special timestamps there are."""
 
     partitions: tuple[ListOffsetsPartition, ...]
     replica_id: int = CONSUMER
     isolation_level: int = READ_UNCOMMITTED
+    version: int = 11
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
     """One partition of a ListOffsets response. offset: -1 if no record is as late as the requested timestamp.
-    timestamp: of the record there, in ms, for a request by time; else -1."""
+    leader_epoch: of the record there, for LATEST the leader's. timestamp: of the record, in ms, for a request by time;
+    else -1."""
 
     partition: TopicPartition
     error: ErrorCode

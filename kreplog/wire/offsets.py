@@ -31,8 +31,7 @@ _LEADER_EPOCHS = Nesting(name="topic", index="partition")
 def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListOffsetsRequest:
     """The request; any replica_id but DEBUGGING counts as CONSUMER.
 
-    timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or any number that a client
-    sends. Raises PeerProtocolError.
+    timestamp: any number that a client sends. Raises PeerProtocolError.
     """
     message = generic.decode_request(frame, header, budget)
     return ListOffsetsRequest(
@@ -42,6 +41,7 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_
         ),
         DEBUGGING if message.replica_id == DEBUGGING else CONSUMER,
         message.isolation_level or READ_UNCOMMITTED,
+        header.api_version,
     )
 
 

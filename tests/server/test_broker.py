@@ -426,10 +426,15 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
         for oddity in ODD_FETCHES:
             await client.fetch(**oddity)
         await client.fetch(nowhere)
+        errors = {}
         for timestamp in (-1, -2, -3, -4, -9, 0, 2**63 - 1):
             requested = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
             topic = {"name": "topic", "partitions": [requested]}
-            await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
+            listed = await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
+            errors[timestamp] = ErrorCode(listed.topics[0].partitions[0].error_code)
+        refused = {timestamp for timestamp, error in errors.items() if error is ErrorCode.UNSUPPORTED_VERSION}
+        assert refused == {-4, -9}
+        assert {error for timestamp, error in errors.items() if timestamp not in refused} == {ErrorCode.NONE}
         for key, version, fields in ODD_REQUESTS:
             assert await client.call(key, version, **fields) is not None
         (data,) = (await client.fetch()).partitions

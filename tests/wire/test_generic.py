@@ -372,7 +372,8 @@ def test_list_offsets_is_kept(version: int) -> None:
     request_header = header(ApiKey.LIST_OFFSETS, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
     epoch = 7 if version >= 4 else -1
-    request = ListOffsetsRequest(tuple(ListOffsetsPartition(place, epoch, -1) for place in places), -1 - version % 2)
+    queried = tuple(ListOffsetsPartition(place, epoch, -1) for place in places)
+    request = ListOffsetsRequest(queried, -1 - version % 2, version=version)
     frame = body_of(offsets.encode_list_offsets(request, request_header))
     assert offsets.decode_list_offsets(frame, decode_request_header(frame)) == request
     response = ListOffsetsResponse(

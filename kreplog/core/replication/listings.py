@@ -7,6 +7,7 @@ depends on the partition's state at that time.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from kreplog.core.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from kreplog.core.replication.epochs import epoch_at
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import ANY_ROLE, LEADER_ALONE
@@ -34,10 +36,21 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
 
+_FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The special timestamps, with the versions of ListOffsets that have them first (KIP-734, 405, 1005, 1023)."""
+
+
 def timestamp_to_find(requested: int, newest: Callable[[], int]) -> int | None:
     """The timestamp that a log is searched for, of one in ListOffsets; None: no record matches. newest: returns the
-    largest timestamp of the log, for MAX_TIMESTAMP. Newer versions of Kafka give other negative timestamps a meaning of
-    their own. The simulator does not run this rule: its clients look for times."""
+    largest timestamp of the log, -1 if it is empty, for MAX_TIMESTAMP. The simulator does not run this rule: its
+    clients look for times."""
     timestamp = newest() if requested == MAX_TIMESTAMP else requested
     return None if timestamp < 0 else timestamp
 
@@ -66,8 +79,8 @@ class OffsetListings:
         self._numbers = itertools.count(1)
 
     def begin(self, reply_to: Hashable, request: ListOffsetsRequest) -> Steps[None]:
-        """Reply at once, or when all lookups are done. Duplicate partitions in a request get INVALID_REQUEST, as in
-        Kafka."""
+        """Reply at once, or when all lookups are done. Duplicate partitions in a request get INVALID_REQUEST, and
+        special timestamps that its version does not have UNSUPPORTED_VERSION, as in Kafka."""
         number = next(self._numbers)
         listing = _Listing(reply_to, request, [])
         named = Counter([queried.partition for queried in request.partitions])
@@ -75,6 +88,8 @@ class OffsetListings:
         for index, queried in enumerate(request.partitions):
             if named[queried.partition] > 1:
                 response = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
+            elif queried.timestamp < 0 and request.version < _FIRST_VERSIONS.get(queried.timestamp, sys.maxsize):
+                response = ListedOffset(queried.partition, ErrorCode.UNSUPPORTED_VERSION)
             else:
                 response, by_time = self._respond(queried, request)
                 if by_time:
@@ -96,8 +111,11 @@ class OffsetListings:
         partition = self._partitions.get(queried.partition)
         if by_time and partition is not None:
             end = _end_of(partition, listing.request)
-            offset, timestamp = (-1, -1) if event.offset >= end else (event.offset, event.timestamp)
-            response = ListedOffset(queried.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
+            if event.offset >= end:
+                response = ListedOffset(queried.partition, ErrorCode.NONE)
+            else:
+                epoch = epoch_at(partition.log.epochs, event.offset)
+                response = ListedOffset(queried.partition, ErrorCode.NONE, event.offset, epoch, event.timestamp)
         listing.responses[index] = response
         listing.waiting -= 1
         if not listing.waiting:
@@ -115,7 +133,9 @@ class OffsetListings:
         if (error := partition.refusal(queried.current_leader_epoch, roles=roles)) is not ErrorCode.NONE:
             return ListedOffset(queried.partition, error), False
         if queried.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return _listed(partition, partition.log.log_start), False
+            start = partition.log.log_start
+            epoch = epoch_at(partition.log.epochs, start)
+            return ListedOffset(queried.partition, ErrorCode.NONE, start, epoch), False
         if queried.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return ListedOffset(queried.partition, ErrorCode.NONE), False
         if queried.timestamp == LATEST and debugging:
