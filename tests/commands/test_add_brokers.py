@@ -114,6 +114,23 @@ def size_of(folder: Path) -> int:
         return log.size
 
 
+def test_a_new_broker_in_another_rack_gets_a_replica_of_each_partition(tmp_path: Path, kreplog: Kreplog) -> None:
+    root = tmp_path / "c"
+    try:
+        LocalCluster.create(root, [0, 1], 0, [], {0: "a", 1: "a"}).start()
+        kreplog("topic", "create", "spread", "-p", 4, "-r", 2, "--cluster", root)
+        refused = kreplog("cluster", "add-brokers", "2", root, "--racks", "3=b")
+        assert (refused.code, "brokers [3] are not among [2]" in refused.err) == (2, True)
+        same, other = (add_brokers(kreplog, "2", root, "--racks", f"2={rack}") for rack in "ab")
+        assert len(same["moves"]) < len(other["moves"]) == 4
+        add_brokers(kreplog, "2", root, "--racks", "2=b", "--execute")
+        described = json.loads(kreplog("topic", "describe", "spread", "--json", "--cluster", root).out)["partitions"]
+        assert all(2 in partition["replicas"] for partition in described)
+        assert [LocalCluster(root).settings(broker).rack for broker in (0, 1, 2)] == ["a", "a", "b"]
+    finally:
+        end(LocalCluster(root))
+
+
 def test_new_brokers_get_the_settings_that_all_share(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"min.insync.replicas" = 2', '"broker.rack" = "a"'])
     other = made.home(1) / "broker.toml"

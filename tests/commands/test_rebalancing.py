@@ -12,6 +12,9 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from typer.testing import CliRunner
+
+from kreplog.cli import app
 from kreplog.cluster.expansion import extend
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.store_requests import request_removal
@@ -24,10 +27,11 @@ from tests.integration.clusters import end, eventually, kill
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of four brokers that serve, in two racks. Whoever stops one starts it again."""
     root = tmp_path_factory.mktemp("four") / "c"
-    settings = ['"broker.session.timeout.ms" = 2000']
+    words = ["cluster", "create", "--brokers", "0,1,2,3", "--port", "0", "--racks", "0=a,1=a,2=b,3=b"]
+    made = CliRunner().invoke(app, [*words, "--set", '"broker.session.timeout.ms" = 2000', str(root)])
+    assert made.exit_code == 0, made.output
     try:
-        made = LocalCluster.create(root, [0, 1, 2, 3], 0, settings, {0: "a", 1: "a", 2: "b", 3: "b"})
-        made.start()
+        LocalCluster(root).start()
         yield root
     finally:
         end(LocalCluster(root))

@@ -234,6 +234,7 @@ class Copies:
             for target, protocol in zip(targets, protocols, strict=True)
         ]
         self.plain = PlainCommits.to(bootstrap, "plain", "read")
+        self._net = net
         self._chosen = random.Random(seed)
         self._stack = ExitStack()
         self.view = self._stack.enter_context(View(cluster))
@@ -289,6 +290,7 @@ class Copies:
         return (
             f"{self.load.acked} records acknowledged, {copied}, none lost, none twice, none of an aborted transaction; "
             f"{self.plain.acknowledged} offsets of a plain group, none lost"
+            + ("" if self._net is not None else "; no broker was cut off: that needs network namespaces")
         )
 
 

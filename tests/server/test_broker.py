@@ -409,6 +409,17 @@ ODD_REQUESTS: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
 )
 
 
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_logs_are_compacted_unless_the_cleaner_is_disabled(tmp_path: Path, enabled: str) -> None:
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert "kreplog-retention" in names
+        assert ("kreplog-cleaner" in names) == (enabled == "true")
+
+    with_broker(tmp_path, work, log_cleaner_enable=enabled)
+
+
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
     async def work(client: Client) -> None:
         await client.create("topic")

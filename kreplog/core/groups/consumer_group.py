@@ -58,7 +58,7 @@ more."""
 
 
 class ConsumerGroupState(StrEnum):
-    """The states of such a group, which follow from its epochs.
+    """The states of such a group: no table of transitions, since they follow from its members and epochs (KIP-848).
 
     Empty        it has no members
     Assigning    the group epoch is ahead of the target assignment's

@@ -1,7 +1,7 @@
 """The states of a group as a table: for each, those it may be entered from.
 
     Empty                no members; it may have committed offsets              from PreparingRebalance
-    PreparingRebalance   waits until its members have joined                    from Empty, Completing, Stable
+    PreparingRebalance   waits until its members have joined                    from Empty, CompletingRebalance, Stable
     CompletingRebalance  waits for the assignment from its leader               from PreparingRebalance
     Stable               every member has its assignment                        from CompletingRebalance
     Dead                 deleted, or its coordinator has moved                  from all others

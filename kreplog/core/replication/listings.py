@@ -35,7 +35,6 @@ from kreplog.core.replication.role import ANY_ROLE, LEADER_ALONE
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
-
 _FIRST_VERSIONS = {
     LATEST: 1,
     EARLIEST: 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from kreplog.core.group_messages import (
     MemberIdentity,
 )
 from kreplog.core.groups import states
+from kreplog.core.groups.group import Group
 from kreplog.core.groups.states import GroupState
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, InvariantError
 from tests.core.groups.group_shell import GROUP, REBALANCE_MS, SESSION_MS, GroupShell, subscription
 
 
@@ -31,10 +33,28 @@ def state(shell: GroupShell) -> GroupState | None:
 
 
 def test_the_table_of_states_is_that_of_the_docstring() -> None:
-    assert states.__doc__ is not None
-    for name in states.GROUP_TRANSITIONS:
-        assert str(name) in states.__doc__
-    assert len(states.table().splitlines()) == len(GroupState)
+    printed = dict(re.findall(r"^(\w+) +from (.+)$", states.table(), re.M))
+    described = dict(re.findall(r"^    (\w+) .* from (.+)$", states.__doc__ or "", re.M))
+    assert described.pop("Dead") == "all others"
+    assert set(printed.pop("Dead").split(", ")) == set(GroupState) - {GroupState.DEAD}
+    assert {state: set(old.split(", ")) for state, old in described.items()} == {
+        state: set(old.split(", ")) for state, old in printed.items()
+    }
+    assert {*printed, "Dead"} == set(GroupState)
+
+
+@pytest.mark.parametrize("old", GroupState)
+@pytest.mark.parametrize("new", GroupState)
+def test_a_group_enters_a_state_as_the_table_says(old: GroupState, new: GroupState) -> None:
+    group = Group("g")
+    group.state = old
+    if old in states.GROUP_TRANSITIONS[new]:
+        group.enter(new)
+        assert group.state is new
+    else:
+        with pytest.raises(InvariantError, match=f"group g: {old} to {new} is no transition"):
+            group.enter(new)
+        assert group.state is old
 
 
 def test_members_share_a_generation(shell: GroupShell) -> None:

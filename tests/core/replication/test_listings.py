@@ -39,13 +39,22 @@ def test_the_largest_timestamp_is_that_of_the_log() -> None:
 def listed(brokers: Brokers, timestamp: int, version: int = 11) -> ListedOffset:
     request = ListOffsetsRequest((ListOffsetsPartition(TP, -1, timestamp),), version=version)
     (found,) = brokers[1].response_to(request).partitions
+    assert isinstance(found, ListedOffset)
     return found
 
 
 @pytest.mark.parametrize(
     ("timestamp", "first"),
-    [(LATEST, 1), (EARLIEST, 1), (MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)]
-    + [(EARLIEST_PENDING_UPLOAD, 11), (-7, 12), (-9, 12), (-(2**63), 12)],
+    [
+        (LATEST, 1),
+        (EARLIEST, 1),
+        (MAX_TIMESTAMP, 7),
+        (EARLIEST_LOCAL, 8),
+        (LATEST_TIERED, 9),
+        (EARLIEST_PENDING_UPLOAD, 11),
+        (-7, 12),
+        (-(2**63), 12),
+    ],
 )
 def test_each_special_timestamp_has_its_first_version(timestamp: int, first: int) -> None:
     brokers = Brokers(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -25,18 +26,27 @@ from kreplog.core.transaction_messages import (
     ListTransactionsRequest,
     TransactionRecord,
 )
+from kreplog.core.transactions import transaction_states
 from kreplog.core.transactions.marker_writer import ABSENCE_MS, FENCED_RESEND_MS, RESEND_MS
 from kreplog.core.transactions.transaction_coordinator import PATIENCE_MS
 from kreplog.core.transactions.transaction_listing import CHARACTERS_PER_STEP, IDS_PER_STEP
-from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
+from kreplog.core.transactions.transaction_states import TransactionState
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
 from tests.core.transactions.shell import GONE, LOG, TIMEOUT_MS, A, B, Shell, end_second, for_leader, ongoing
 
 
-def test_the_table_is_the_one_that_is_printed() -> None:
-    assert "PrepareCommit  from Ongoing" in table()
-    assert TRANSACTION_TRANSITIONS[TransactionState.COMPLETE_ABORT] == {TransactionState.PREPARE_ABORT}
+def test_the_table_of_states_is_that_of_the_docstring() -> None:
+    printed = dict(re.findall(r"^(\w+) +from (.+)$", transaction_states.table(), re.M))
+    text = (transaction_states.__doc__ or "").replace("the Complete states", "CompleteCommit, CompleteAbort")
+    described = dict(re.findall(r"^    (\w+) .* from (.+)$", text, re.M))
+    labels = {state.label for state in TransactionState}
+    assert described.pop("Dead") == "all others"
+    assert set(printed.pop("Dead").split(", ")) == labels - {"Dead"}
+    assert {state: set(old.split(", ")) for state, old in described.items()} == {
+        state: set(old.split(", ")) for state, old in printed.items()
+    }
+    assert {*printed, "Dead"} == labels
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -149,3 +149,38 @@ def test_a_transactional_id_expires(tmp_path: Path) -> None:
 
     with_broker(tmp_path, expires, **settings)
     with_broker(tmp_path, stays_gone, **{**settings, "transactional_id_expiration_ms": 2**31 - 1})
+
+
+def test_a_fenced_producer_gets_a_code_that_its_version_has(tmp_path: Path) -> None:
+    """KIP-588: before version 4 of InitProducerId there is no PRODUCER_FENCED."""
+    settings = {
+        "transaction_state_log_num_partitions": 1,
+        "transaction_state_log_replication_factor": 1,
+        "transaction_state_log_min_isr": 1,
+    }
+
+    async def begin(client: Client, version: int, producer_id: int, epoch: int) -> Any:
+        await client.call(ApiKey.FIND_COORDINATOR, 3, key="id", key_type=1)
+        return await client.call(
+            ApiKey.INIT_PRODUCER_ID,
+            version,
+            transactional_id="id",
+            transaction_timeout_ms=1000,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+
+        async def has_begun() -> bool:
+            return int((await begin(client, 4, -1, -1)).error_code) == ErrorCode.NONE
+
+        await eventually(has_begun)
+        first = await begin(client, 4, -1, -1)
+        await begin(client, 4, -1, -1)
+        known = (first.producer_id, first.producer_epoch - 1)
+        assert (await begin(client, 3, *known)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert (await begin(client, 4, *known)).error_code == ErrorCode.PRODUCER_FENCED
+
+    with_broker(tmp_path, work, **settings)
