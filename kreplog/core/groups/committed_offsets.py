@@ -29,7 +29,7 @@ from kreplog.core.group_messages import (
     TxnOffsetCommitResponse,
 )
 from kreplog.core.groups.assignors import Partition
-from kreplog.core.groups.consumer_group import ConsumerGroup
+from kreplog.core.groups.consumer_group import ConsumerGroup, record_key
 from kreplog.core.groups.group import Group, StoredOffset, group_size, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
@@ -355,7 +355,8 @@ class CommittedOffsets:
         consumer = group.consumer if whole else None
         if consumer is not None:
             # What a failed append lacks may be the end of a member, whose records the log has still.
-            records = (*records, *consumer.writes.lacking(), *consumer.tombstones())
+            tombstones = {record_key(record): record for record in consumer.tombstones()}
+            records = (*records, *(consumer.writes.lacking() | tombstones).values())
             consumer.deferred = []
         elif whole:
             records = (*records, GroupRecord(group.group_id, None))

@@ -352,7 +352,7 @@ def unwritten_bytes(consumer: ConsumerGroup, member_id: str, member: ConsumerMem
     """The bytes that MAX_UNWRITTEN_BYTES limits, with the record of this member, which is about to change."""
     others = (
         _record_bytes(consumer.group_id, record.member_id, record.value)
-        for record in consumer.writes.lacking()
+        for record in consumer.writes.lacking().values()
         if isinstance(record, ConsumerMemberRecord) and record.value is not None and record.member_id != member_id
     )
     return sum(others, _record_bytes(consumer.group_id, member_id, member))

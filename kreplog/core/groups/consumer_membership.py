@@ -9,7 +9,7 @@ response is sent. The first such member upgrades a classic group, and the group 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from functools import partial
 
 from kreplog.config import GroupConfig
@@ -367,8 +367,7 @@ class ConsumerMembership:
         that it does not describe cost no time of RE2, which a hostile expression may take a lot of."""
         wanted, version = consumer.expressions, (self._cluster.topics_version, view.version)
         known, is_certain = consumer.topics.known.keys(), consumer.topics.is_certain(now_ms)
-        for regex in [regex for regex in consumer.regexes if regex not in wanted]:
-            self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
+        self._forget_expressions(consumer, wanted)
         have_changed = version != consumer.resolved_version or (is_certain and not consumer.missing <= known)
         if not have_changed and len(wanted) == len(consumer.regexes):
             return
@@ -385,6 +384,10 @@ class ConsumerMembership:
             if regex not in consumer.regexes or frozenset(topics) != former:
                 resolved = ResolvedRegex(topics, self._cluster.topics_version, wall_ms)
                 self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, resolved))
+
+    def _forget_expressions(self, consumer: ConsumerGroup, wanted: Container[str]) -> None:
+        for regex in [regex for regex in consumer.regexes if regex not in wanted]:
+            self.change(consumer, ResolvedRegexRecord(consumer.group_id, regex, None))
 
     def _topics_have_changed(self, consumer: ConsumerGroup, now_ms: int) -> bool:
         return consumer.topics.is_certain(now_ms) and consumer.topics.metadata_hash != consumer.metadata_hash
@@ -604,11 +607,13 @@ class ConsumerMembership:
         self, shard: GroupShard, group: Group, consumer: ConsumerGroup, error: ErrorCode, now_ms: int
     ) -> Steps[None]:
         """The append that deletes the group has ended: take the requests that have waited. If it has failed, all of the
-        group is written again, soon, since a later coordinator may find the tombstones."""
+        group is written again, soon, since a later coordinator may find the tombstones; but for the expressions, which
+        nobody needs and which together may be too large for a batch."""
         deferred, consumer.deferred = consumer.deferred, None
         if deferred is None:  # this broker coordinates the group no longer
             return
         if error is not ErrorCode.NONE:
+            self._forget_expressions(consumer, wanted=())
             consumer.writes.unwritten |= {record_key(record): record for record in consumer.records()}
             self._write_later(shard, group, now_ms)
             if consumer.writes.has_waiting:

@@ -7,7 +7,7 @@ committed nevertheless; so a response that was sent never depends on a record th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from kreplog.core.effects import Reply, Steps
@@ -50,10 +50,9 @@ class GroupWrites:
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
-    def lacking(self) -> Iterator[LogRecord]:
-        """The records that the next append may have: the records of one under way that fails, and all later ones."""
-        yield from (record for key, record in self._under_way.items() if key not in self.unwritten)
-        yield from self.unwritten.values()
+    def lacking(self) -> dict[Hashable, LogRecord]:
+        """The records that the next append may have, by key: those of one under way that fails, and all later ones."""
+        return self._under_way | self.unwritten
 
     def answer(self, reply_to: Hashable, response: Response) -> None:
         """Respond to a request once the log has all that has changed until now."""

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from kreplog.core.consumer_group_messages import ResolvedRegexRecord
 from kreplog.core.group_messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     MarkerRecord,
     partition_of_group,
 )
+from kreplog.core.groups.consumer_group import record_key
 from kreplog.core.groups.consumer_membership import REWRITE_MS
 from kreplog.errors import ErrorCode
 
@@ -38,6 +40,12 @@ def restart(shell: GroupShell) -> None:
     shell.committed[AT] = len(shell.logs[AT])
     shell.start()
     shell.lead()
+
+
+def under_way(shell: GroupShell) -> list[Any]:
+    """The records of the only append under way."""
+    ((_, _, effect),) = shell.waiting
+    return list(effect.records)
 
 
 def begin_deletion(shell: GroupShell, **fields: Any) -> None:
@@ -157,6 +165,32 @@ def test_a_group_whose_deletion_fails_is_written_again_though_nobody_waits(shell
     assert early is not None and early.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     shell.pass_time(REWRITE_MS)
     assert shell.join("b", group_id=GROUP) is None, "it waits for others to join"
+
+
+@NEEDS_RE2
+def test_expressions_are_not_written_again_when_a_deletion_fails(shell: GroupShell) -> None:
+    """Each was small enough for a batch, together they may not be: the group could never be written or deleted."""
+    begin_deletion(shell, **PATTERN)
+    shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert shell.put("again", DeleteGroupsRequest((GROUP,))) is None
+    batch = under_way(shell)
+    keys = [record_key(record) for record in batch]
+    assert len(keys) == len(set(keys)), "a value and its tombstone in one batch"
+    assert [record for record in batch if isinstance(record, ResolvedRegexRecord)] == [
+        ResolvedRegexRecord(GROUP, "to.*", None)
+    ]
+    shell.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    shell.pass_time(REWRITE_MS)
+    batch = under_way(shell)
+    assert batch
+    assert [record for record in batch if isinstance(record, ResolvedRegexRecord)] == [
+        ResolvedRegexRecord(GROUP, "to.*", None)
+    ]
+    shell.automatic = True
+    shell.commit()
+    b = Consumer(shell, "b", **PATTERN)
+    b.join()
+    assert b.numbers == [0, 1, 2, 3]
 
 
 def test_another_deletion_meanwhile_is_to_be_tried_again(shell: GroupShell) -> None:
