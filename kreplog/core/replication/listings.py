@@ -7,7 +7,6 @@ depends on the partition's state at that time.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -44,6 +43,11 @@ _FIRST_VERSIONS = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 """The special timestamps, with the versions of ListOffsets that have them first (KIP-734, 405, 1005, 1023)."""
+
+
+def _has_special(version: int, timestamp: int) -> bool:
+    first = _FIRST_VERSIONS.get(timestamp)
+    return first is not None and version >= first
 
 
 def timestamp_to_find(requested: int, newest: Callable[[], int]) -> int | None:
@@ -87,7 +91,7 @@ class OffsetListings:
         for index, queried in enumerate(request.partitions):
             if named[queried.partition] > 1:
                 response = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
-            elif queried.timestamp < 0 and request.version < _FIRST_VERSIONS.get(queried.timestamp, sys.maxsize):
+            elif queried.timestamp < 0 and not _has_special(request.version, queried.timestamp):
                 response = ListedOffset(queried.partition, ErrorCode.UNSUPPORTED_VERSION)
             else:
                 response, by_time = self._respond(queried, request)
