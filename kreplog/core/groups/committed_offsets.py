@@ -356,7 +356,8 @@ class CommittedOffsets:
         if consumer is not None:
             # What a failed append lacks may be the end of a member, whose records the log has still.
             tombstones = {record_key(record): record for record in consumer.tombstones()}
-            records = (*records, *(consumer.writes.lacking() | tombstones).values())
+            others = (record for key, record in consumer.writes.lacking().items() if key not in tombstones)
+            records = (*records, *others, *tombstones.values())
             consumer.deferred = []
         elif whole:
             records = (*records, GroupRecord(group.group_id, None))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kreplog.core.consumer_group_messages import ResolvedRegexRecord
+from kreplog.core.consumer_group_messages import ConsumerGroupRecord, ResolvedRegexRecord
 from kreplog.core.group_messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -176,6 +176,8 @@ def test_expressions_are_not_written_again_when_a_deletion_fails(shell: GroupShe
     batch = under_way(shell)
     keys = [record_key(record) for record in batch]
     assert len(keys) == len(set(keys)), "a value and its tombstone in one batch"
+    assert isinstance(batch[-1], ConsumerGroupRecord), "what follows it would be of a group that is gone"
+    assert batch[-1].value is None
     assert [record for record in batch if isinstance(record, ResolvedRegexRecord)] == [
         ResolvedRegexRecord(GROUP, "to.*", None)
     ]
