@@ -44,6 +44,9 @@ that LEADER_NOT_AVAILABLE. Source: Kafka, MetadataCache.getPartitionMetadata."""
 FIRST_OFFLINE_REPLICAS, FIRST_LEADER_EPOCH = 5, 7
 """Versions of Metadata from which partitions have these (KIP-112, KIP-320)."""
 
+_BROKERS, _CONTROLLERS = 1, 2
+"""Endpoint types of DescribeCluster (KIP-919)."""
+
 _NO_ID = uuid.UUID(int=0)
 _NO_PARTITIONS: Fields = {"topic_id": _NO_ID, "is_internal": False, "partitions": []}
 
@@ -194,13 +197,15 @@ class MetadataHandlers:
 
     def cluster(self, request: Any, listener: str) -> Description:
         """The response to DescribeCluster: live brokers, and as fenced (KIP-1073) those that have just failed, whose
-        addresses are still known."""
+        addresses are still known. A client that looks for controllers (KIP-919) is refused."""
+        if (refused := _endpoint_error(request.endpoint_type)) is not None:
+            return 0, lambda: refused
         clients = self._for_clients(listener)
         brokers = clients.listed if request.include_fenced_brokers else clients.live.values()
         fields: Fields = {
             "error_code": 0,
             "error_message": None,
-            "endpoint_type": 1,
+            "endpoint_type": _BROKERS,
             "cluster_id": self._cluster_id() or "",
             "controller_id": self._metadata.controller_id,
             "brokers": [
@@ -380,6 +385,24 @@ def may_create(request: Any, version: int) -> bool:
 def lists_all(request: Any, version: int) -> bool:
     """Whether a Metadata request is for all topics."""
     return request.topics is None or (version == 0 and not request.topics)
+
+
+def _endpoint_error(endpoint_type: int) -> Fields | None:
+    """The refusal of a DescribeCluster for other endpoints than brokers; None for brokers. Source: Kafka, AuthHelper."""
+    if endpoint_type == _BROKERS:
+        return None
+    if endpoint_type == _CONTROLLERS:
+        code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller: use bootstrap.servers"
+    else:
+        code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {endpoint_type}"
+    return {
+        "error_code": code,
+        "error_message": text,
+        "endpoint_type": _BROKERS,
+        "cluster_id": "",
+        "controller_id": -1,
+        "brokers": [],
+    }
 
 
 def _endpoint(broker: BrokerRegistration, id_name: str) -> Fields:

@@ -43,6 +43,30 @@ def test_a_failed_broker_is_described_as_fenced(tmp_path: Path, monkeypatch: pyt
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"),
+    [
+        (1, ErrorCode.NONE),
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+        (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+        (-1, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ],
+)
+def test_a_broker_is_no_controller_endpoint(tmp_path: Path, endpoint_type: int, code: ErrorCode) -> None:
+    """KIP-919: a client that is given bootstrap.controllers must not take this broker for one."""
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        for version in (1, 2):
+            found = await client.call(ApiKey.DESCRIBE_CLUSTER, version, endpoint_type=endpoint_type)
+            assert (found.error_code, found.endpoint_type) == (code, 1)
+            assert len(found.brokers) == (code == ErrorCode.NONE)
+        assert (await client.call(ApiKey.DESCRIBE_CLUSTER, 0)).error_code == 0
+
+    with_broker(tmp_path, work)
+
+
 def test_a_reassignment_that_must_keep_the_number_of_replicas(tmp_path: Path) -> None:
     """KIP-860."""
 
