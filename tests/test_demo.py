@@ -93,6 +93,21 @@ def test_the_error_of_a_job_is_found_in_its_output() -> None:
     assert stream_process.error_of("Killed\n") == "no error in its output"
 
 
+def test_a_killed_job_has_ended_once_its_last_process_has(tmp_path: Path) -> None:
+    """Also a worker, in a process group of its own."""
+    worker = (
+        f"import os, time; os.setpgid(0, 0); print(flush=True); time.sleep(1); open({str(tmp_path / 'late')!r}, 'x')"
+    )
+    driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}]).wait()"
+    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        stream_process.await_session_end(process.pid)
+        assert (tmp_path / "late").exists()
+
+
 def test_replicas_that_differ_are_found_out(tmp_path: Path) -> None:
     brokers: Any = SimpleNamespace(home=lambda broker: tmp_path / str(broker))
     for broker in (0, 1):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flights import stream
@@ -49,10 +49,11 @@ class StreamProcess:
         check(self._process.poll() is None, f"the streaming job has ended: {self._error()}")
 
     def kill(self) -> None:
-        """SIGKILL to the driver and its JVM; workers end when the JVM does."""
+        """SIGKILL to the driver and its JVM; workers end when the JVM does. None of them writes a file after this."""
         self._check_running()
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        await_session_end(self._process.pid)
 
     def finish(self) -> None:
         """Have it process what the topics contain and end."""
@@ -65,6 +66,7 @@ class StreamProcess:
     def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
+        await_session_end(self._process.pid)
 
     def _error(self) -> str:
         return f"{error_of(self._log.read_text(errors='replace'))} (see {self._log})"
@@ -77,6 +79,26 @@ def running_stream(bootstrap: str, directory: Path) -> Iterator[StreamProcess]:
         yield process
     finally:
         process.close()
+
+
+def await_session_end(session: int) -> None:
+    """Wait until no process of the session runs: the JVM of a killed driver, and workers, go on for some milliseconds.
+    Raises DemoError after WITHIN_S. Source: proc_pid_stat(5)."""
+    deadline = time.monotonic() + WITHIN_S
+    while running := _processes_of(session):
+        check(time.monotonic() < deadline, f"processes {running} of the streaming job still run after {WITHIN_S} s")
+        time.sleep(POLL_S)
+
+
+def _processes_of(session: int) -> list[int]:
+    """Processes of the session that have not ended; none where there is no /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            pid, rest = path.parent.name, path.read_text().rpartition(") ")[2].split()
+            if int(rest[3]) == session and rest[0] not in "ZX":
+                found.append(int(pid))
+    return found
 
 
 def batches(directory: Path) -> tuple[int, int]:
