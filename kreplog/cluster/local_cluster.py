@@ -33,6 +33,7 @@ from typing import Self
 from kreplog.client.broker_client import BrokerClient
 from kreplog.client.security import PLAINTEXT, ClientSecurity
 from kreplog.cluster import log_tail
+from kreplog.cluster.deferred_signals import deferred_signals
 from kreplog.cluster.files import (
     check_settings,
     create_cluster_key,
@@ -208,7 +209,8 @@ class LocalCluster:
         try:
             for broker in wanted:
                 if read_pid_file(self.home(broker))[0] == 0:
-                    started[broker] = self._spawn(broker)
+                    with deferred_signals():
+                        started[broker] = self._spawn(broker)
             missing = self._wait_until_serving(wanted, started, before, settings, timeout_s)
         except BaseException:
             for process in started.values():

@@ -23,8 +23,11 @@ from kreplog.sim.history import Event, Fail, History, Ok, Unknown
 from kreplog.sim.machines.records import NativeCodec, StoredRecord, batches
 from kreplog.types import TopicPartition
 from tests.integration.clusters import eventually
-from tests.integration.view import View, by_controller
+from tests.integration.view import View, by_controller, converged
 from tests.integration.workload import UNKNOWN_OFFSET, Load, parse
+
+REST_S = 60.0
+"""Limit for a cluster to come to rest after its load."""
 
 
 class _ByValue(NativeCodec):
@@ -112,14 +115,19 @@ class ReadDisks:
 
 
 class Verdict:
-    """A cluster and its load, judged when the load has ended: waits until all replicas agree, then reads them."""
+    """A cluster and its load, judged when the load has ended: waits until all replicas agree, then reads them; again
+    where one was out of sync in the meantime, as over a network that loses frames."""
 
     def __init__(self, cluster: LocalCluster, load: Load) -> None:
-        with View(cluster) as view:
+        def is_read() -> bool:
             for topic in view.topics():
                 view.await_replicated(topic)
             self._disks = read_at_rest(cluster)
             self._dump = view.dump()
+            return converged(self._dump)
+
+        with View(cluster) as view:
+            eventually(is_read, "not all replicas stay in sync", REST_S)
         self._places: dict[tuple[TopicPartition, int, int], int] = {}
 
     def violations(self, events: Iterable[Event]) -> list[str]:
@@ -172,7 +180,7 @@ def judge(cluster: LocalCluster, load: Load) -> Verdict:
     return verdict
 
 
-def read_at_rest(cluster: LocalCluster, within_s: float = 60.0) -> ReadDisks:
+def read_at_rest(cluster: LocalCluster, within_s: float = REST_S) -> ReadDisks:
     """All disks as they are at one time; fails unless the replicas agree then. A broker may append still: sessions of
     members that were killed expire later than the load ends."""
     disks: list[ReadDisks] = []

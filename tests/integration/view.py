@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self, TypeVar
 
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.coord.base import Session
 from kreplog.core import nodes
+from kreplog.core.nodes import Assignment
 from kreplog.errors import ConnectionLossError, NoNodeError
 from kreplog.server.runtime.store import make_store
 from kreplog.types import LeaderAndIsr, Node, TopicPartition
@@ -69,17 +70,11 @@ class View:
 
     def under_replicated(self, topic: str) -> list[str]:
         """Partitions that lack an in-sync replica or a live leader, each with its assignment and state."""
-        assigned = nodes.decode_topic(nodes.topic(topic), self._session.get(nodes.topic(topic))).partitions
+        path = nodes.topic(topic)
+        assigned = nodes.decode_topic(path, self._session.get(path)).partitions
         paths = [nodes.leader_and_isr(TopicPartition(topic, number)) for number in assigned]
-        living = self.registered()
-        wrong = []
-        for (number, assignment), path, node in zip(
-            assigned.items(), paths, self._session.get_many(paths), strict=True
-        ):
-            state = None if node is None else nodes.decode_leader_and_isr(path, node)
-            if state is None or set(state.isr) != set(assignment.replicas) or state.leader not in living:
-                wrong.append(f"{topic}-{number}: {assignment} {state}")
-        return wrong
+        states = dict(zip(paths, self._session.get_many(paths), strict=True))
+        return _under_replicated(topic, assigned, states, self.registered())
 
     def await_replicated(self, topic: str) -> None:
         eventually(
@@ -115,6 +110,32 @@ class View:
                 found[path] = node
             waiting += [f"{path.rstrip('/')}/{name}" for name in names if (path, name) != ("/", "zookeeper")]
         return found
+
+
+def converged(dump: Mapping[str, Node]) -> bool:
+    """Whether all partitions had a live leader and all replicas in sync when the dump was read."""
+    living = {int(name) for path in dump if (name := _name_below(nodes.BROKER_IDS, path))}
+    topics = {name: nodes.decode_topic(path, dump[path]) for path in dump if (name := _name_below(nodes.TOPICS, path))}
+    return not any(_under_replicated(name, topic.partitions, dump, living) for name, topic in topics.items())
+
+
+def _name_below(parent: str, path: str) -> str:
+    """The name of a child of `parent`; empty for any other path."""
+    above, _, name = path.rpartition("/")
+    return name if above == parent else ""
+
+
+def _under_replicated(
+    topic: str, assigned: Mapping[int, Assignment], states: Mapping[str, Node | None], living: set[int]
+) -> list[str]:
+    wrong = []
+    for number, assignment in assigned.items():
+        path = nodes.leader_and_isr(TopicPartition(topic, number))
+        found = states.get(path)
+        state = None if found is None else nodes.decode_leader_and_isr(path, found)
+        if state is None or set(state.isr) != set(assignment.replicas) or state.leader not in living:
+            wrong.append(f"{topic}-{number}: {assignment} {state}")
+    return wrong
 
 
 class _Reads:

@@ -388,7 +388,7 @@ def lists_all(request: Any, version: int) -> bool:
 
 
 def _endpoint_error(endpoint_type: int) -> Fields | None:
-    """The refusal of a DescribeCluster for other endpoints than brokers; None for brokers. Source: Kafka, AuthHelper."""
+    """The refusal of a DescribeCluster for other endpoints than brokers; None for brokers. As Kafka's AuthHelper."""
     if endpoint_type == _BROKERS:
         return None
     if endpoint_type == _CONTROLLERS:

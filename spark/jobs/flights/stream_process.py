@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flights import stream
 from flights.source import DemoError, check
+from kreplog.cluster.deferred_signals import deferred_signals
 
 POLL_S = 0.05
 WITHIN_S = 300
@@ -74,11 +75,14 @@ class StreamProcess:
 
 @contextmanager
 def running_stream(bootstrap: str, directory: Path) -> Iterator[StreamProcess]:
-    process = StreamProcess(bootstrap, directory)
+    process = None
     try:
+        with deferred_signals():
+            process = StreamProcess(bootstrap, directory)
         yield process
     finally:
-        process.close()
+        if process is not None:
+            process.close()
 
 
 def await_session_end(session: int) -> None:
