@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.coord.base import Session
 from kreplog.core import nodes
-from kreplog.core.nodes import Assignment
 from kreplog.errors import ConnectionLossError, NoNodeError
 from kreplog.server.runtime.store import make_store
 from kreplog.types import LeaderAndIsr, Node, TopicPartition
@@ -126,7 +125,7 @@ def _name_below(parent: str, path: str) -> str:
 
 
 def _under_replicated(
-    topic: str, assigned: Mapping[int, Assignment], states: Mapping[str, Node | None], living: set[int]
+    topic: str, assigned: Mapping[int, nodes.Assignment], states: Mapping[str, Node | None], living: set[int]
 ) -> list[str]:
     wrong = []
     for number, assignment in assigned.items():
