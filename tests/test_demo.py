@@ -94,7 +94,7 @@ def test_the_error_of_a_job_is_found_in_its_output() -> None:
 
 
 def test_a_killed_job_has_ended_once_its_last_process_has(tmp_path: Path) -> None:
-    """Also a worker, in a process group of its own."""
+    """Also a worker, in a process group of its own. It sleeps so that it still runs when the driver is gone."""
     worker = (
         f"import os, time; os.setpgid(0, 0); print(flush=True); time.sleep(1); open({str(tmp_path / 'late')!r}, 'x')"
     )

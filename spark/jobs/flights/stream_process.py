@@ -91,7 +91,7 @@ def await_session_end(session: int) -> None:
     deadline = time.monotonic() + WITHIN_S
     while running := _processes_of(session):
         check(time.monotonic() < deadline, f"processes {running} of the streaming job still run after {WITHIN_S} s")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # most are not children of this process, which hears nothing of their end
 
 
 def _processes_of(session: int) -> list[int]:
