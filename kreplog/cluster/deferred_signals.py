@@ -13,12 +13,14 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM)
 @contextmanager
 def deferred_signals() -> Iterator[None]:
     """SIGINT and SIGTERM are handled at the end of the block. Where one raised an exception within subprocess.Popen,
-    the new process would go on, and nobody would have its pid. Without effect in other threads than the main one."""
+    the new process would go on, and nobody would have its pid. Without effect in other threads than the main one, and
+    on a signal that a program in C around Python handles, since that raises nothing here."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _DEFERRED}
+    own = [number for number in _DEFERRED if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in own}
     try:
         yield
     finally:

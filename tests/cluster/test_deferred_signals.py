@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flights.stream_process import running_stream
 from kreplog.cluster.deferred_signals import deferred_signals
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
@@ -55,7 +54,8 @@ def test_no_broker_is_left(tmp_path: Path, pids: list[int]) -> None:
 
 
 def test_no_driver_of_the_demo_is_left(tmp_path: Path, pids: list[int]) -> None:
-    with pytest.raises(KeyboardInterrupt), running_stream("127.0.0.1:1", tmp_path):
+    job = pytest.importorskip("flights.stream_process", reason="needs the extra `demo`")
+    with pytest.raises(KeyboardInterrupt), job.running_stream("127.0.0.1:1", tmp_path):
         pass
     (pid,) = pids
     assert not runs(pid)
@@ -78,6 +78,16 @@ def test_the_handler_of_before_handles_each_signal_once(number: signal.Signals) 
         assert handled == [(number, False)] * 2
     finally:
         signal.signal(number, before)
+
+
+def test_a_handler_in_c_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python cannot set it again."""
+    set_again: list[int] = []
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else signal.SIG_DFL)
+    monkeypatch.setattr(signal, "signal", lambda number, _: set_again.append(number))
+    with deferred_signals():
+        pass
+    assert set_again == [signal.SIGINT] * 2
 
 
 def test_another_thread_may_start_processes() -> None:
