@@ -93,19 +93,45 @@ def test_the_error_of_a_job_is_found_in_its_output() -> None:
     assert stream_process.error_of("Killed\n") == "no error in its output"
 
 
-def test_a_killed_job_has_ended_once_its_last_process_has(tmp_path: Path) -> None:
-    """Also a worker, in a process group of its own. It sleeps so that it still runs when the driver is gone."""
+def job_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str) -> stream_process.StreamProcess:
+    """The streaming job with another program for its driver, once that has made the file `started`."""
+    popen = subprocess.Popen
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen([sys.executable, "-c", driver], **options))
+    job = stream_process.StreamProcess("127.0.0.1:1", tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    eventually((tmp_path / "started").exists, "the driver has not started")
+    return job
+
+
+# They sleep so that they still run when their driver is gone.
+WORKER = "import os, time; os.setpgid(0, 0); open('started', 'x'); time.sleep(1); open('late', 'x')"
+JVM = "import time; open('started', 'x'); time.sleep(60)"
+
+
+def test_a_killed_job_has_ended_once_its_last_process_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a worker, in a process group of its own."""
+    driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {WORKER!r}]).wait()"
+    job_of(tmp_path, monkeypatch, driver).kill()
+    assert (tmp_path / "late").exists()
+
+
+def test_a_killed_job_has_ended_once_its_last_thread_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose first thread has ended has the state Z, but its other threads may still write."""
     worker = (
-        f"import os, time; os.setpgid(0, 0); print(flush=True); time.sleep(1); open({str(tmp_path / 'late')!r}, 'x')"
+        "import ctypes, os, threading; os.setpgid(0, 0)\n"
+        "import time; threading.Thread(target=lambda: (time.sleep(1), open('late', 'x'))).start()\n"
+        "open('started', 'x'); ctypes.CDLL(None).pthread_exit(None)"
     )
     driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}]).wait()"
-    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        stream_process.await_session_end(process.pid)
-        assert (tmp_path / "late").exists()
+    job_of(tmp_path, monkeypatch, driver).kill()
+    assert (tmp_path / "late").exists()
+
+
+def test_a_jvm_that_outlives_its_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {JVM!r}])"
+    monkeypatch.setattr(stream_process, "WITHIN_S", 5)
+    job_of(tmp_path, monkeypatch, driver).close()
 
 
 def test_replicas_that_differ_are_found_out(tmp_path: Path) -> None:

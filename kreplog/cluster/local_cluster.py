@@ -214,7 +214,9 @@ class LocalCluster:
             missing = self._wait_until_serving(wanted, started, before, settings, timeout_s)
         except BaseException:
             for process in started.values():
-                _end(process)
+                process.terminate()
+            for process in started.values():
+                _await_end(process)
             raise
         if missing is not None:
             statuses = {status.id: status for status in self.status()}
@@ -475,15 +477,13 @@ def _address(settings: BrokerSettings) -> Endpoint:
     return endpoints(settings.listeners, settings.advertised)[0]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a process, or kill it after STOP_TIMEOUT_S."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a terminated process has ended; kill it after STOP_TIMEOUT_S."""
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _resume_advice(pid: int) -> str:

@@ -53,6 +53,29 @@ def test_no_broker_is_left(tmp_path: Path, pids: list[int]) -> None:
     assert [read_pid_file(cluster.home(broker))[0] for broker in cluster.brokers] == [0, 0]
 
 
+def test_a_second_interruption_leaves_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the brokers end after the first: all have been terminated by then."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(*_: object, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(["sleep", "60"]))
+        if len(started) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return started[-1]
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        raise KeyboardInterrupt
+
+    popen = subprocess.Popen
+    cluster = LocalCluster.create(tmp_path / "cluster", [0, 1, 2], 0, ())
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", spawn)
+        patch.setattr(popen, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.start()
+    assert [process.wait() for process in started] == [-signal.SIGTERM] * 2
+
+
 def test_no_driver_of_the_demo_is_left(tmp_path: Path, pids: list[int]) -> None:
     job = pytest.importorskip("flights.stream_process", reason="needs the extra `demo`")
     with pytest.raises(KeyboardInterrupt), job.running_stream("127.0.0.1:1", tmp_path):
@@ -80,14 +103,48 @@ def test_the_handler_of_before_handles_each_signal_once(number: signal.Signals) 
         signal.signal(number, before)
 
 
-def test_a_handler_in_c_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python cannot set it again."""
+@pytest.mark.parametrize("handler", [None, signal.SIG_DFL, signal.SIG_IGN])
+def test_what_no_function_handles_stays(monkeypatch: pytest.MonkeyPatch, handler: signal.Handlers | None) -> None:
+    """None: a handler in C, which Python cannot set again. A child inherits what is ignored, and nothing else."""
     set_again: list[int] = []
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else signal.SIG_DFL)
+    before = {signal.SIGTERM: handler, signal.SIGINT: signal.default_int_handler}
+    monkeypatch.setattr(signal, "getsignal", before.get)
     monkeypatch.setattr(signal, "signal", lambda number, _: set_again.append(number))
     with deferred_signals():
         pass
     assert set_again == [signal.SIGINT] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sets", [1, 2, 3, 4])
+def test_a_signal_at_an_edge_of_the_block(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, sets: int) -> None:
+    """After each of the four times that a handler is set: it may raise there, and none is lost later."""
+    calls: list[int] = []
+    set_handler = signal.signal
+
+    def interrupted(number_set: int, handler: Any) -> Any:
+        calls.append(number_set)
+        before = set_handler(number_set, handler)
+        if len(calls) == sets:
+            signal.raise_signal(number)
+        return before
+
+    own = {each: signal.signal(each, raise_interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "signal", interrupted)
+            with pytest.raises(KeyboardInterrupt), deferred_signals():
+                pass
+        for each in own:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(each)
+    finally:
+        for each, handler in own.items():
+            signal.signal(each, handler)
+
+
+def raise_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_another_thread_may_start_processes() -> None:

@@ -1,4 +1,5 @@
-"""The disks that are judged are read at one time, although brokers append while they are read; without brokers."""
+"""The disks that are judged are read at one time, although brokers append while they are read; and what of a dump is
+under-replicated. Without brokers."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ import pytest
 pytest.importorskip("kafka", reason="the load that is judged is kafka-python's")
 
 from kreplog import Log
-from kreplog.types import TopicPartition
+from kreplog.core import nodes
+from kreplog.types import LeaderAndIsr, Node, NodeStat, TopicPartition
 from tests.integration import judging
+from tests.integration.view import under_replicated
 
 BROKERS = (0, 1, 2)
 P0 = TopicPartition("t", 0)
@@ -64,3 +67,24 @@ def test_replicas_that_do_not_agree_are_no_verdict(tmp_path: Path) -> None:
         replicas.append(replicas.logs[1])
         with pytest.raises(AssertionError, match="do not come to the same end"):
             judging.read_at_rest(replicas.cluster, within_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("living", "isr", "leader", "converged"),
+    [
+        ((0, 1, 2), (0, 1, 2), 1, True),
+        ((0, 1, 2), (0, 1), 1, False),
+        ((0, 2), (0, 1, 2), 1, False),
+        ((0, 1, 2), (0, 1, 2), -1, False),
+        ((0, 1, 2), None, -1, False),
+    ],
+)
+def test_a_state_that_is_under_replicated(
+    living: tuple[int, ...], isr: tuple[int, ...] | None, leader: int, converged: bool
+) -> None:
+    topic = nodes.TopicNode("id", {P0.partition: nodes.Assignment(BROKERS)})
+    data = {nodes.topic(P0.topic): nodes.encode_topic(topic), **{nodes.broker(each): b"" for each in living}}
+    if isr is not None:
+        data[nodes.leader_and_isr(P0)] = nodes.encode_leader_and_isr(LeaderAndIsr(leader, 0, isr))
+    found = under_replicated({path: Node(content, NodeStat(0, 1, 1)) for path, content in data.items()})
+    assert [text.partition(":")[0] for text in found] == ([] if converged else [str(P0)])

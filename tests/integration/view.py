@@ -111,11 +111,12 @@ class View:
         return found
 
 
-def converged(dump: Mapping[str, Node]) -> bool:
-    """Whether all partitions had a live leader and all replicas in sync when the dump was read."""
+def under_replicated(dump: Mapping[str, Node]) -> list[str]:
+    """Partitions that lacked an in-sync replica or a live leader when the dump was read, each with both."""
     living = {int(name) for path in dump if (name := _name_below(nodes.BROKER_IDS, path))}
     topics = {name: nodes.decode_topic(path, dump[path]) for path in dump if (name := _name_below(nodes.TOPICS, path))}
-    return not any(_under_replicated(name, topic.partitions, dump, living) for name, topic in topics.items())
+    found = (_under_replicated(name, topic.partitions, dump, living) for name, topic in topics.items())
+    return [each for partitions in found for each in partitions]
 
 
 def _name_below(parent: str, path: str) -> str:

@@ -160,6 +160,8 @@ def describe_cluster(check: AuthorizationCheck, request: Any) -> Authorized:
     """Free; the authorized operations, where they are requested, are none for those that may not describe it."""
 
     def finish(response: Fields) -> Fields:
+        if response["error_code"]:
+            return response
         return {**response, "authorized_operations": cluster_operations(check)}
 
     return Authorized(request, finish if request.include_cluster_authorized_operations else None)

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 import kreplog
 from flights.source import PARTITIONS, TOPIC, DemoError, Event, check, compare_records
+from kreplog.cluster.deferred_signals import deferred_signals
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
 
@@ -36,11 +37,10 @@ def running_brokers(directory: Path) -> Iterator[LocalCluster]:
         cluster.start()
         yield cluster
     finally:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # one Ctrl-C is enough, a second would leave brokers
-        for broker in BROKERS:
-            if read_pid_file(cluster.home(broker))[0]:
-                kill(cluster, broker)
-        signal.signal(signal.SIGINT, before)
+        with deferred_signals():  # a second Ctrl-C would leave brokers
+            for broker in BROKERS:
+                if read_pid_file(cluster.home(broker))[0]:
+                    kill(cluster, broker)
 
 
 def kill(cluster: LocalCluster, broker: int) -> None:

@@ -52,9 +52,7 @@ class StreamProcess:
     def kill(self) -> None:
         """SIGKILL to the driver and its JVM; workers end when the JVM does. None of them writes a file after this."""
         self._check_running()
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        await_session_end(self._process.pid)
+        self.close()
 
     def finish(self) -> None:
         """Have it process what the topics contain and end."""
@@ -65,8 +63,11 @@ class StreamProcess:
         check(self._process.returncode == 0, f"the streaming job has failed: {self._error()}")
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self.kill()
+        """SIGKILL to what still runs of it; a JVM may outlive its driver."""
+        if self._process.poll() is None or _processes_of(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         await_session_end(self._process.pid)
 
     def _error(self) -> str:
@@ -95,12 +96,13 @@ def await_session_end(session: int) -> None:
 
 
 def _processes_of(session: int) -> list[int]:
-    """Processes of the session that have not ended; none where there is no /proc."""
+    """Processes of the session that have not ended; none where there is no /proc. Of a process in state Z, threads may
+    still run, as those of a killed JVM that wait for the disk."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             pid, rest = path.parent.name, path.read_text().rpartition(") ")[2].split()
-            if int(rest[3]) == session and rest[0] not in "ZX":
+            if int(rest[3]) == session and (rest[0] not in "ZX" or int(rest[17]) > 1):
                 found.append(int(pid))
     return found
 

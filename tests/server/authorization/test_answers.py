@@ -390,6 +390,10 @@ def test_authorized_operations_are_those_that_acls_allow(tmp_path: Path) -> None
             await set_acls(admin, of_cluster, allow("alice", READ, MINE), allow("alice", READ, "g", GROUP))
             cluster = await alice.call(ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True)
             assert cluster.authorized_operations == {Operation.ALTER, DESCRIBE}
+            refused = await alice.call(
+                ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True, endpoint_type=2
+            )
+            assert (refused.error_code, refused.authorized_operations) == (ErrorCode.MISMATCHED_ENDPOINT_TYPE, None)
             old = await operations(alice, 10)
             assert old == ({Operation.ALTER, DESCRIBE}, {READ, DESCRIBE}, {READ, DESCRIBE})
 
