@@ -7,9 +7,11 @@ GroupMetadataManager; KIP-211 for retention, KIP-496 for deletion.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Sized
+from functools import partial
 from itertools import repeat
 
 from kreplog.config import GroupConfig
+from kreplog.core.deletion_batches import deletion_batches
 from kreplog.core.effects import Reply, Steps, WallClock
 from kreplog.core.group_messages import (
     NO_OFFSET,
@@ -349,38 +351,48 @@ class CommittedOffsets:
         *,
         whole: bool = False,
     ) -> Steps[None]:
-        """Write tombstones. whole: of the group too, unless it has come back to life meanwhile. Members of a consumer
-        group wait until the log has them: what they change is written by itself, without what is deleted here."""
-        records: tuple[LogRecord, ...] = tuple(OffsetRecord(group.group_id, name, None) for name in partitions)
+        """Write tombstones, in as many batches as they need. whole: of the group too, with the last of them, unless it
+        has come back to life meanwhile. Members of a consumer group wait until the log has them: what they change is
+        written by itself, without what is deleted here. `then` gets the first error."""
+        own: tuple[LogRecord, ...] = ()
         consumer = group.consumer if whole else None
         if consumer is not None:
             # What a failed append lacks may be the end of a member, whose records the log has still.
             tombstones = {record_key(record): record for record in consumer.tombstones()}
             others = (record for key, record in consumer.writes.lacking().items() if key not in tombstones)
-            records = (*records, *others, *tombstones.values())
+            own = (*others, *tombstones.values())
             consumer.deferred = []
         elif whole:
-            records = (*records, GroupRecord(group.group_id, None))
-        if not records:
+            own = (GroupRecord(group.group_id, None),)
+        if not partitions and not own:
             yield from then(ErrorCode.NONE, 0)
             return
         incarnation = group.incarnation
+        id_bytes = len(group.group_id.encode())
+        batches = deletion_batches(partitions, lambda name: id_bytes + len(name.topic))
+        last = len(batches) - 1
+        errors: dict[int, ErrorCode] = {}
 
-        def deleted(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+        def deleted(number: int, error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            errors[number] = error
             if error is ErrorCode.NONE:
-                for at, partition in enumerate(partitions, base_offset):
+                for at, partition in enumerate(batches[number], base_offset):
                     shard.take_offset(group, partition, None, at)
-                if whole and group.is_empty and group.incarnation == incarnation:
+                if whole and number == last and group.is_empty and group.incarnation == incarnation:
                     if group.consumer is not None:
                         yield from group.consumer.writes.end()
                     shard.forget(group)
                 if group.is_gone and shard.groups.get(group.group_id) is group:
                     shard.remove(group)
-            yield from then(error, now_ms)
-            if consumer is not None:
-                yield from self._resume(shard, group, consumer, error, now_ms)
+            if len(errors) == len(batches):
+                yield from then(next(filter(None, errors.values()), ErrorCode.NONE), now_ms)
+                if consumer is not None:
+                    yield from self._resume(shard, group, consumer, errors[last], now_ms)
 
-        yield from self._log.append(shard, group, records, deleted)
+        for number, batch in enumerate(batches):
+            offsets = tuple(OffsetRecord(group.group_id, name, None) for name in batch)
+            records = (*offsets, *own) if number == last else offsets
+            yield from self._log.append(shard, group, records, partial(deleted, number))
 
     # Retention, deleted topics
 

@@ -17,6 +17,7 @@ from kreplog.core.messages import (
     FetchedPartition,
     FetchRequest,
     ProducedPartition,
+    ProducePartition,
     ProduceResponse,
 )
 from kreplog.core.replication.sessions import FetchContext
@@ -27,12 +28,14 @@ from kreplog.types import TopicPartition
 @dataclass(slots=True, eq=False)
 class DelayedProduce:
     """An acks=all produce. responses: of each partition of the request, in its order. waiting: indices of those whose
-    high watermark has not passed the batch yet."""
+    high watermark has not passed the batch yet. unverified: by index, the batches that are not appended before their
+    coordinator has confirmed the transaction."""
 
     reply_to: Hashable
     deadline_ms: int
     responses: list[ProducedPartition]
     waiting: set[int] = field(default_factory=set)
+    unverified: dict[int, ProducePartition] = field(default_factory=dict)
 
     def settle(self, index: int, error: ErrorCode = ErrorCode.NONE) -> bool:
         """Complete the response at `index`; True when none waits any more."""
@@ -48,13 +51,16 @@ class DelayedProduce:
         """Complete the responses that still wait with REQUEST_TIMED_OUT."""
         for index in sorted(self.waiting):
             appended = self.responses[index]
+            message = (
+                "not appended: the transaction coordinator has not confirmed the transaction in time"
+                if index in self.unverified
+                else "appended, but not replicated in time; it may still be"
+            )
             self.responses[index] = ProducedPartition(
-                appended.partition,
-                ErrorCode.REQUEST_TIMED_OUT,
-                appended.base_offset,
-                message="appended, but not replicated in time; it may still be",
+                appended.partition, ErrorCode.REQUEST_TIMED_OUT, appended.base_offset, message=message
             )
         self.waiting.clear()
+        self.unverified.clear()
 
     @property
     def response(self) -> ProduceResponse:

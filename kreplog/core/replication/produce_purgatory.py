@@ -38,7 +38,7 @@ class ProducePurgatory:
     def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
         self._partitions = partitions
         self._metadata = metadata
-        self.verification = TransactionVerification(metadata, self._append_verified, self._refuse)
+        self.verification = TransactionVerification(metadata, self._append_verified, self._refuse, self._begin_grace)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self._next_exhaustion_log_ms = 0
 
@@ -54,7 +54,8 @@ class ProducePurgatory:
             transaction = request.transactional_id, request.adds_partitions
             for index, produced in enumerate(request.partitions):
                 produce.responses.append(ProducedPartition(produced.partition, ErrorCode.NONE))
-                batch = UnverifiedBatch(produce, index, produced, *transaction, epoch, not by_coordinator)
+                produce.unverified[index] = produced
+                batch = UnverifiedBatch(produce, index, *transaction, epoch, not by_coordinator)
                 if not self.verification.queues_behind(batch):
                     yield from self._append_transactional(batch, self._needed_verification(), now_ms)
         else:
@@ -92,6 +93,7 @@ class ProducePurgatory:
         except UnverifiedTransactionError as unverified:
             yield from self.verification.hold(batch, unverified.producer_id, unverified.producer_epoch, now_ms)
             return
+        del produce.unverified[index]
         produce.responses[index] = response
         if response.error is ErrorCode.NONE:
             self._await_commit(produce, index, next_offset)
@@ -103,7 +105,14 @@ class ProducePurgatory:
         if not batch.produce.waiting:
             yield Reply(batch.produce.reply_to, batch.produce.response)
 
+    def _begin_grace(self, name: TopicPartition, now_ms: int) -> None:
+        """A batch is not appended, and its producer sends it again."""
+        partition = self._partitions.get(name)
+        if partition is not None:
+            partition.sequence_gap_grace.begin(now_ms)
+
     def _refuse(self, batch: UnverifiedBatch, error: ErrorCode) -> Steps[None]:
+        del batch.produce.unverified[batch.index]
         if batch.produce.settle(batch.index, error):
             yield Reply(batch.produce.reply_to, batch.produce.response)
 

@@ -4,7 +4,8 @@ A batch that arrives after its transaction has ended would open one that nobody 
 reader of committed records gets past. So a leader has the coordinator confirm that the partition is part of an ongoing
 transaction of the producer, or has it added, before it appends such a batch (KIP-890). The batches of a transactional
 id wait in order, for a partition each on its own; the first is verified, and the rest follow. An answer from before a
-marker of the producer may be of the transaction that this has ended: it is void, and the batch is verified again.
+marker of the producer may be of the transaction that this has ended: it is void, and the batch is verified again. A
+batch that is not appended in the end leaves a gap, which its producer's retry fills: later ones may not go before it.
 """
 
 from __future__ import annotations
@@ -48,20 +49,24 @@ _AS_PRODUCED = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 
 @dataclass(slots=True, eq=False)
 class UnverifiedBatch:
-    """A batch that waits. index: of its response in `produce`. leader_epoch: as in a CoordinatorProduce."""
+    """A batch that is appended when its transaction is confirmed. index: in `produce`. leader_epoch: as in a
+    CoordinatorProduce."""
 
     produce: DelayedProduce
     index: int
-    produced: ProducePartition
     transactional_id: str
     adds_partitions: bool
     leader_epoch: int
     sequenced: bool
 
     @property
+    def produced(self) -> ProducePartition:
+        return self.produce.unverified[self.index]
+
+    @property
     def is_expired(self) -> bool:
-        """Whether the produce has been answered in the meantime."""
-        return self.index not in self.produce.waiting
+        """Whether the produce has been answered in the meantime; its records are gone then."""
+        return self.index not in self.produce.unverified
 
 
 @dataclass(slots=True, eq=False)
@@ -82,15 +87,19 @@ Release = Callable[[UnverifiedBatch, int, int], Steps[None]]
 
 Refuse = Callable[[UnverifiedBatch, ErrorCode], Steps[None]]
 
+NotAppended = Callable[[TopicPartition, int], None]
+
 
 class TransactionVerification:
     """Holds batches back until the coordinator confirms their transaction. release: appends a batch, and calls `hold`
-    if that still has to be verified. refuse: answers it with an error."""
+    if that still has to be verified. refuse: answers it with an error. not_appended: called where a batch is refused or
+    has expired, before those behind it are released, with its partition and the time."""
 
-    def __init__(self, metadata: MetadataCache, release: Release, refuse: Refuse) -> None:
+    def __init__(self, metadata: MetadataCache, release: Release, refuse: Refuse, not_appended: NotAppended) -> None:
         self._metadata = metadata
         self._release = release
         self._refuse = refuse
+        self._not_appended = not_appended
         self._timers = Timers()
         self._tags = itertools.count(1)
         self._in_flight: dict[int, _Queue] = {}
@@ -172,8 +181,12 @@ class TransactionVerification:
         first = waiting.popleft()
         if verified_by is not None and not first.is_expired:
             yield from self._release(first, verified_by, now_ms)
+        else:
+            self._not_appended(queue.partition, now_ms)
         for batch in waiting:
-            if not batch.is_expired and not self.queues_behind(batch):
+            if batch.is_expired:
+                self._not_appended(queue.partition, now_ms)
+            elif not self.queues_behind(batch):
                 yield from self._release(batch, -1, now_ms)
 
     def _remove(self, queue: _Queue) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 
 from kreplog.config import TransactionConfig
+from kreplog.core.deletion_batches import deletion_batches
 from kreplog.core.effects import StateChange, Steps, WallClock
 from kreplog.core.timers import Deadline, Timers
 from kreplog.core.transaction_messages import TransactionRecord
@@ -20,7 +21,8 @@ from kreplog.core.transactions.transaction_states import IDLE
 from kreplog.errors import ErrorCode
 
 IDS_PER_STEP = 200
-"""Transactional ids that one step checks; those of one shard that are deleted then share an append."""
+"""Transactional ids that one step checks; those of one shard that are deleted then share an append, if
+one batch has room for them."""
 
 Append = Callable[
     [TransactionShard, tuple[TransactionRecord, ...], Callable[[ErrorCode, int], Steps[None]]], Steps[None]
@@ -90,8 +92,9 @@ class IdExpiration:
     def _delete(self, shard: TransactionShard, transactions: list[TransactionalId]) -> Steps[None]:
         for transaction in transactions:
             transaction.pending = True
-        records = tuple(TransactionRecord(transaction.transactional_id, None) for transaction in transactions)
-        yield from self._append(shard, records, partial(self._appended, shard, transactions))
+        for batch in deletion_batches(transactions, lambda each: len(each.transactional_id.encode())):
+            records = tuple(TransactionRecord(transaction.transactional_id, None) for transaction in batch)
+            yield from self._append(shard, records, partial(self._appended, shard, batch))
 
     def _appended(
         self, shard: TransactionShard, transactions: list[TransactionalId], error: ErrorCode, now_ms: int

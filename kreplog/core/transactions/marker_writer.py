@@ -26,8 +26,7 @@ FENCED_RESEND_MS = 30_000
 coordinator. This one is soon replaced, or somebody wrote that marker by hand."""
 
 ABSENCE_MS = 10_000
-"""A partition that is in no metadata for this long is deleted: a broker that has just started may have none yet, and a
-new controller sends it in pieces."""
+"""A partition that is in no metadata of a controller for this long is deleted: a new one sends them in pieces."""
 
 APPEND_TIMEOUT_MS = 10_000
 """How long a leader waits until its in-sync replicas have a marker. After that it answers REQUEST_TIMED_OUT, and the
@@ -43,10 +42,14 @@ Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
 
 
 class KnownPartitions(Protocol):
-    """The part of the cluster's metadata that coordinators of transactions need. partitions: known ones."""
+    """The part of the cluster's metadata that coordinators of transactions need. partitions: known ones.
+    from_controller: whether a controller has sent them; there are none before that."""
 
     @property
     def partitions(self) -> Container[TopicPartition]: ...
+
+    @property
+    def from_controller(self) -> bool: ...
 
     def partition_count(self, topic: str) -> int:
         """0 for an unknown topic."""
@@ -108,7 +111,7 @@ class MarkerWriter:
             yield SendMarkers(self._tag, leader, WriteMarkersRequest(-1, APPEND_TIMEOUT_MS, produced))
 
     def _drop_deleted(self, transaction: TransactionalId, now_ms: int) -> None:
-        known = self._metadata.partitions
+        known = self._metadata.partitions if self._metadata.from_controller else transaction.unmarked
         absent = [name for name in transaction.unmarked if name not in known]
         transaction.absent_since = {name: transaction.absent_since.get(name, now_ms) for name in absent}
         transaction.unmarked -= {name for name in absent if self._is_deleted(transaction, name, now_ms)}

@@ -450,14 +450,14 @@ class TransactionCoordinator:
         request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
     ) -> ErrorCode:
         """NONE if the request comes from the present producer of the id. Where its epochs are used up, it has the next
-        id since the decision, before the markers are written."""
+        id since the decision, before the markers are written; the epoch that is left to fence is no producer's."""
         if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if request.producer_epoch == 0 and self._is_next_id(transaction, request.producer_id):
             return ErrorCode.NONE
         if transaction.stored.producer_id != request.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if self._is_other_epoch(transaction, request.producer_epoch):
+        if self._is_other_epoch(transaction, request.producer_epoch) or self._is_used_up(request.producer_epoch):
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.NONE
 

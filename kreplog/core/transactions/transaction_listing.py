@@ -73,7 +73,8 @@ class TransactionListings:
             yield Reply(reply_to, ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown))
             return
         wall_ms: int = yield WallClock()
-        listing = _TransactionListing(reply_to, request, wall_ms, matches, unknown, deque(self._shards()))
+        wanted = frozenset(request.states), frozenset(request.producer_ids)
+        listing = _TransactionListing(reply_to, request, *wanted, wall_ms, matches, unknown, deque(self._shards()))
         yield from self._go_on(listing, now_ms)
 
     def _go_on(self, listing: _TransactionListing, now_ms: int) -> Steps[None]:
@@ -94,11 +95,13 @@ class TransactionListings:
 
 @dataclass(slots=True)
 class _TransactionListing:
-    """A request under way. shards: those that are not walked to their end. ids: those left of the first shard, as they
-    were when its turn came; None before."""
+    """A request under way. states, producer_ids: those that it wants, empty for all. shards: those that are not walked
+    to their end. ids: those left of the first shard, as they were when its turn came; None before."""
 
     reply_to: Hashable
     request: ListTransactionsRequest
+    states: frozenset[str]
+    producer_ids: frozenset[int]
     wall_ms: int
     matches: Callable[[str], object]
     unknown_states: tuple[str, ...]
@@ -114,7 +117,7 @@ class _TransactionListing:
         cost = 0
         for each in self.ids:
             name = each.transactional_id
-            if _passes(each, self.request, self.wall_ms) and self.matches(name):
+            if self._passes(each) and self.matches(name):
                 self.found.append(ListedTransaction(name, each.stored.producer_id, each.state.label))
             cost += max(1, len(name) * IDS_PER_STEP // CHARACTERS_PER_STEP) if self.request.pattern else 1
             if cost >= most:
@@ -123,13 +126,12 @@ class _TransactionListing:
         self.ids = None
         return cost
 
-
-def _passes(transaction: TransactionalId, request: ListTransactionsRequest, wall_ms: int) -> bool:
-    stored = transaction.stored
-    if stored.producer_epoch < 0:
-        return False
-    if request.states and transaction.state.label not in request.states:
-        return False
-    if request.producer_ids and stored.producer_id not in request.producer_ids:
-        return False
-    return request.longer_than_ms < 0 or 0 <= stored.start_ms < wall_ms - request.longer_than_ms
+    def _passes(self, transaction: TransactionalId) -> bool:
+        stored, longer_than_ms = transaction.stored, self.request.longer_than_ms
+        if stored.producer_epoch < 0:
+            return False
+        if self.states and transaction.state.label not in self.states:
+            return False
+        if self.producer_ids and stored.producer_id not in self.producer_ids:
+            return False
+        return longer_than_ms < 0 or 0 <= stored.start_ms < self.wall_ms - longer_than_ms

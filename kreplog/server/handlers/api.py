@@ -329,7 +329,7 @@ class Api:
         if isinstance(request, EndTxnRequest) and self._producer_ids.needs_producer_id(request):
             self._start(self._end_with_new_id(context, request))
         elif key in transactions.ENCODERS:
-            if key == ApiKey.LIST_TRANSACTIONS:  # of any number of transactional ids
+            if key in (ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS):  # of any number of ids or partitions
                 context.offload = self._respond_from_thread
             self._host.receive(Received(context, request))
         elif key in _GROUP_ENCODERS:

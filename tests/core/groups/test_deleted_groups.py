@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 
+from kreplog.core import deletion_batches
 from kreplog.core.consumer_group_messages import ConsumerGroupRecord, ResolvedRegexRecord
 from kreplog.core.group_messages import (
+    CommitPartition,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     MarkerRecord,
+    OffsetCommitRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
     partition_of_group,
 )
 from kreplog.core.groups.consumer_group import record_key
 from kreplog.core.groups.consumer_membership import REWRITE_MS
 from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
 
 from .consumers import CONFIG, NEEDS_RE2, Consumer, consumer_shell
 from .group_shell import GROUP, PARTITIONS, GroupShell
@@ -216,3 +222,47 @@ def test_a_member_that_waits_is_sent_to_the_next_coordinator(shell: GroupShell) 
     restart(shell)
     b.join()
     assert b.numbers == [0, 1, 2, 3]
+
+
+def offsets(shell: GroupShell) -> list[int]:
+    """The partitions of a group that have one."""
+    (found,) = shell.put("fetch", OffsetFetchRequest((OffsetFetchGroup(GROUP, None),))).groups
+    return sorted(partition.partition for partition, _ in found.offsets)
+
+
+@pytest.mark.parametrize("failing", [None, 0, 1, 2])
+@pytest.mark.parametrize("by_member", [False, True])
+def test_a_deletion_that_one_batch_has_no_room_for(
+    shell: GroupShell, monkeypatch: pytest.MonkeyPatch, failing: int | None, by_member: bool
+) -> None:
+    """What a batch of it deletes is gone once that is committed, whatever comes of the others."""
+    size = deletion_batches.RECORD_BYTES + len(GROUP) + len("wide")
+    monkeypatch.setattr(deletion_batches, "MAX_BATCH_BYTES", 3 * size)
+    shell.cluster.create("wide", 8)
+    commits = tuple(CommitPartition(TopicPartition("wide", number), 5) for number in range(8))
+    if by_member:
+        a = Consumer(shell, "a")
+        a.join()
+        a.leave()
+    shell.put("commit", OffsetCommitRequest(GROUP, -1, "", None, commits))
+    assert offsets(shell) == list(range(8))
+    shell.automatic = False
+    assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
+    appends, shell.waiting = shell.waiting, []
+    assert [len(effect.records) for _, _, effect in appends[:2]] == [3, 3]
+    for number, append in enumerate(appends):
+        assert "delete" not in shell.replies
+        shell.waiting = [append]
+        shell.fail(ErrorCode.REQUEST_TIMED_OUT) if number == failing else shell.commit()
+    assert deletion(shell) is (ErrorCode.NONE if failing is None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    left = [] if failing is None else [[0, 1, 2], [3, 4, 5], [6, 7]][failing]
+    assert offsets(shell) == left
+    shell.automatic = True
+    shell.commit()
+    shell.pass_time(REWRITE_MS)
+    if failing is not None:
+        shell.put("delete", DeleteGroupsRequest((GROUP,)))
+        assert deletion(shell) is ErrorCode.NONE
+    assert shell.group is None
+    restart(shell)
+    assert shell.group is None

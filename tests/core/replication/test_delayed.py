@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducedPartition
+from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducedPartition, ProducePartition
 from kreplog.core.replication.delayed import (
     MIN_COMPLETED,
     CommitQueue,
@@ -54,6 +54,16 @@ def test_an_error_or_the_end_of_its_time_settles_it_once() -> None:
     errors = [answer.error for answer in delayed.response.partitions]
     assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
     assert not any(waiting.settle(index) for waiting, index in queue.committed(6))
+
+
+def test_no_batch_is_held_for_a_produce_that_was_answered() -> None:
+    """Though the coordinator that has to confirm its transaction has not answered yet."""
+    held = produce(P0)
+    held.waiting.add(0)
+    held.unverified[0] = ProducePartition(P0, b"records")
+    held.expire()
+    assert not held.unverified
+    assert held.response.partitions[0].message.startswith("not appended")
 
 
 def test_deadlines_come_due_in_order() -> None:

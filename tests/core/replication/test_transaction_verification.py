@@ -17,6 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
     WriteMarkersRequest,
 )
+from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.core.replication.transaction_verification import RETRY_MS
 from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode
@@ -150,6 +151,41 @@ def test_what_waits_is_answered_in_time_and_never_appended_then(shell: Shell) ->
     for tag in [each.tag for each in sent(shell)]:
         answer(shell, tag)
     assert "a" not in shell.content()
+
+
+@pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_what_is_not_appended_is_not_overtaken(shell: Shell, error: ErrorCode) -> None:
+    """The first batch of a producer: what its log does not know may begin anywhere else."""
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS
+    produce(shell, "a", 0, timeout_ms=50)
+    produce(shell, "b", 1)
+    (request,) = sent(shell)
+    if error is ErrorCode.REQUEST_TIMED_OUT:
+        shell.now_ms += 60
+        shell.step(Tick())
+        assert answers(shell)[0].message.startswith("not appended")
+    answer(shell, request.tag, ErrorCode.NONE if error is ErrorCode.REQUEST_TIMED_OUT else error)
+    for tag in [each.tag for each in sent(shell)]:
+        answer(shell, tag)
+    assert errors(shell) == [error, ErrorCode.NOT_ENOUGH_REPLICAS] and not shell.content()
+    for sequence, name in enumerate("ab"):
+        produce(shell, name, sequence)
+    answer(shell, sent(shell)[0].tag)
+    assert shell.content() == ["a", "b"]
+
+
+def test_what_expires_behind_another_is_not_overtaken(shell: Shell) -> None:
+    """Its producer is not told that the next one is out of order, which it could not mend."""
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS
+    for sequence, timeout_ms in enumerate((1000, 50, 1000)):
+        produce(shell, "abc"[sequence], sequence, timeout_ms=timeout_ms)
+    shell.now_ms += 60
+    shell.step(Tick())
+    answer(shell, sent(shell)[0].tag)
+    assert errors(shell) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS]
+    for sequence in (1, 2):
+        produce(shell, "abc"[sequence], sequence)
+    assert shell.content() == ["a", "b", "c"]
 
 
 def test_what_waits_is_refused_when_another_broker_leads(shell: Shell) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kreplog.config import TransactionConfig
+from kreplog.core.deletion_batches import MAX_BATCH_BYTES
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionRecord
 from kreplog.core.transactions import id_expiration
@@ -119,4 +120,17 @@ def test_many_ids_are_deleted_over_several_steps(monkeypatch: pytest.MonkeyPatch
         before, left = left, 25 - sum(record.value is None for record in shell.log)
         assert before - left <= 10
         assert shell.now_ms < 20_000
+    assert not any(shard.transactions for shard in shell.core.shards.values())
+
+
+def test_ids_that_no_batch_has_room_for_are_deleted_in_several() -> None:
+    shell = Shell(MemoryAccount(), CONFIG)
+    for number in range(40):
+        name = f"{number:02}" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 10_000
+        assert shell.request(InitProducerIdRequest(name, 1000, number)).error is ErrorCode.NONE
+    shell.automatic = False
+    pass_time(shell, 5000)
+    sizes = [sum(len(record.transactional_id.encode()) for record in append.records) for append in shell.appends]
+    assert len(sizes) == 4 and all(size < MAX_BATCH_BYTES for size in sizes)
+    shell.commit()
     assert not any(shard.transactions for shard in shell.core.shards.values())

@@ -395,6 +395,26 @@ def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
     assert shell.state == TransactionState.COMPLETE_COMMIT.label
 
 
+def test_no_partition_is_deleted_while_there_is_no_metadata() -> None:
+    """A restarted broker may lead before a controller has sent it any, and that controller may die."""
+    shell = ongoing()
+    shell.end()
+    shell.commit()
+    shell.sent.clear()
+    known, shell.known, shell.from_controller, leaders = shell.known, set(), False, shell.leaders
+    shell.leaders = {}
+    shell.start()
+    for _ in range(2 * ABSENCE_MS // 1000):
+        shell.tick(1000)
+    assert not shell.sent and not shell.appends
+    shell.known, shell.from_controller, shell.leaders = known, True, leaders
+    shell.tick(1000)
+    assert {each.leader for each in shell.sent} == set(leaders.values())
+    shell.answer()
+    shell.commit()
+    assert shell.state == TransactionState.COMPLETE_COMMIT.label
+
+
 def test_kip_890_the_epoch_is_bumped_at_each_end_and_the_markers_have_it() -> None:
     shell = ongoing()
     assert end_second(shell, 0) is None
@@ -521,6 +541,9 @@ def test_kip_890_the_epoch_that_fenced_a_producer_whose_epochs_are_used_up_is_no
     assert shell.init(301).error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert shell.state == "CompleteAbort"
     assert end_second(shell, 1, committed=False).error is ErrorCode.PRODUCER_FENCED
+    assert end_second(shell, 2, committed=False, new_id=303).error is ErrorCode.PRODUCER_FENCED
+    assert {error for _, error in for_leader(shell, A, epoch=2).partitions} == {ErrorCode.PRODUCER_FENCED}
+    assert shell.add(A, epoch=2) is ErrorCode.PRODUCER_FENCED
     assert shell.init(302) == InitProducerIdResponse(ErrorCode.NONE, 302, 0)
 
 
