@@ -175,7 +175,7 @@ def test_what_is_not_appended_is_not_overtaken(shell: Shell, error: ErrorCode) -
 
 
 def test_what_expires_behind_another_is_not_overtaken(shell: Shell) -> None:
-    """Its producer is not told that the next one is out of order, which it could not mend."""
+    """The answer for the next one is retriable: a producer cannot mend a batch that is out of order."""
     shell.now_ms += SEQUENCE_GAP_GRACE_MS
     for sequence, timeout_ms in enumerate((1000, 50, 1000)):
         produce(shell, "abc"[sequence], sequence, timeout_ms=timeout_ms)
