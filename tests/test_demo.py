@@ -131,7 +131,19 @@ def test_a_killed_job_has_ended_once_its_last_thread_has(tmp_path: Path, monkeyp
 def test_a_jvm_that_outlives_its_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {JVM!r}])"
     monkeypatch.setattr(stream_process, "WITHIN_S", 5)
-    job_of(tmp_path, monkeypatch, driver).close()
+    job = job_of(tmp_path, monkeypatch, driver)
+    processes_of = stream_process._processes_of
+
+    def interrupted(session: int) -> list[int]:
+        signal.raise_signal(signal.SIGINT)
+        return processes_of(session)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_process, "_processes_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            job.close()
+    eventually(lambda: not processes_of(job._process.pid), "a second interruption has left the JVM")
+    job.close()
 
 
 def test_replicas_that_differ_are_found_out(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM are handled at the end of the block. Where one raised an exception within subprocess.Popen,
-    the new process would go on, and nobody would have its pid. Without effect in other threads than the main one, and
-    on a signal that no function of Python handles, since that raises nothing here."""
+    """SIGINT and SIGTERM are handled at the end of the block, until a handler raises. Where one raised an exception
+    within subprocess.Popen, the new process would go on, and nobody would have its pid. Without effect in other threads
+    than the main one, and on a signal that no function of Python handles, since that raises nothing here."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Tombstones that coordinators write: as many in a batch as their topic's max.message.bytes leaves room for."""
+"""Tombstones that coordinators write, in batches of a limited size: a log refuses those above max.message.bytes."""
 
 from __future__ import annotations
 

@@ -305,17 +305,14 @@ class CommittedOffsets:
             yield Reply(reply_to, OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP))
             return
         topics = group.subscribed_topics()
+        known = frozenset(group.all_partitions)
         errors = {
             partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if topics is None or partition.topic in topics
             else ErrorCode.NONE
             for partition in request.partitions
         }
-        found = [
-            partition
-            for partition in errors
-            if errors[partition] is ErrorCode.NONE and partition in group.all_partitions
-        ]
+        found = [partition for partition in errors if errors[partition] is ErrorCode.NONE and partition in known]
 
         def deleted(error: ErrorCode, now_ms: int) -> Steps[None]:
             failed = error is not ErrorCode.NONE

@@ -168,7 +168,7 @@ class GroupShard:
 
     def forget(self, group: Group) -> None:
         """Nothing is stored of a group without members, besides offsets."""
-        group.is_stored = False
+        group.forget()
         self._end_consumer(group)
 
     def _end_consumer(self, group: Group) -> None:

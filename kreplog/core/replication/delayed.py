@@ -42,6 +42,7 @@ class DelayedProduce:
         if index not in self.waiting:
             return False
         self.waiting.remove(index)
+        self.unverified.pop(index, None)
         if error is not ErrorCode.NONE:
             appended = self.responses[index]
             self.responses[index] = ProducedPartition(appended.partition, error, appended.base_offset)

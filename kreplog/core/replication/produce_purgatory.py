@@ -106,13 +106,10 @@ class ProducePurgatory:
             yield Reply(batch.produce.reply_to, batch.produce.response)
 
     def _begin_grace(self, name: TopicPartition, now_ms: int) -> None:
-        """A batch is not appended, and its producer sends it again."""
-        partition = self._partitions.get(name)
-        if partition is not None:
-            partition.sequence_gap_grace.begin(now_ms)
+        """A batch has expired before it was appended, and its producer sends it again."""
+        self._partitions[name].sequence_gap_grace.begin(now_ms)
 
     def _refuse(self, batch: UnverifiedBatch, error: ErrorCode) -> Steps[None]:
-        del batch.produce.unverified[batch.index]
         if batch.produce.settle(batch.index, error):
             yield Reply(batch.produce.reply_to, batch.produce.response)
 

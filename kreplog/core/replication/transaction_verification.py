@@ -5,7 +5,7 @@ reader of committed records gets past. So a leader has the coordinator confirm t
 transaction of the producer, or has it added, before it appends such a batch (KIP-890). The batches of a transactional
 id wait in order, for a partition each on its own; the first is verified, and the rest follow. An answer from before a
 marker of the producer may be of the transaction that this has ended: it is void, and the batch is verified again. A
-batch that is not appended in the end leaves a gap, which its producer's retry fills: later ones may not go before it.
+batch that has expired leaves a gap, which its producer's retry fills: later ones may not go before it.
 """
 
 from __future__ import annotations
@@ -86,20 +86,21 @@ Release = Callable[[UnverifiedBatch, int, int], Steps[None]]
 """Appends a batch: called with it, the epoch of the coordinator that has confirmed it or -1, and the time."""
 
 Refuse = Callable[[UnverifiedBatch, ErrorCode], Steps[None]]
+"""Answers a batch with an error."""
 
-NotAppended = Callable[[TopicPartition, int], None]
+Expired = Callable[[TopicPartition, int], None]
+"""Called where a batch has expired, before those behind it are released, with its partition and the time."""
 
 
 class TransactionVerification:
-    """Holds batches back until the coordinator confirms their transaction. release: appends a batch, and calls `hold`
-    if that still has to be verified. refuse: answers it with an error. not_appended: called where a batch is refused or
-    has expired, before those behind it are released, with its partition and the time."""
+    """Holds batches back until the coordinator confirms their transaction. release: calls `hold` if a batch still has
+    to be verified."""
 
-    def __init__(self, metadata: MetadataCache, release: Release, refuse: Refuse, not_appended: NotAppended) -> None:
+    def __init__(self, metadata: MetadataCache, release: Release, refuse: Refuse, expired: Expired) -> None:
         self._metadata = metadata
         self._release = release
         self._refuse = refuse
-        self._not_appended = not_appended
+        self._expired = expired
         self._timers = Timers()
         self._tags = itertools.count(1)
         self._in_flight: dict[int, _Queue] = {}
@@ -168,24 +169,25 @@ class TransactionVerification:
         if event.error is None or event.error in _RETRIED:
             self._timers.set(queue.retry, now_ms + RETRY_MS)
             return
-        first = queue.batches[0]
-        if event.error is not ErrorCode.NONE and not first.is_expired:
-            yield from self._refuse(first, _AS_PRODUCED.get(event.error, event.error))
-        yield from self._next(queue, now_ms, event.coordinator_epoch if event.error is ErrorCode.NONE else None)
+        yield from self._next(queue, now_ms, event.error, event.coordinator_epoch)
 
-    def _next(self, queue: _Queue, now_ms: int, verified_by: int | None = None) -> Steps[None]:
-        """The first batch is done with, or is appended if it is verified; the others follow unless one of them has to
-        be verified in its turn."""
+    def _next(
+        self, queue: _Queue, now_ms: int, error: ErrorCode = ErrorCode.NONE, verified_by: int = -1
+    ) -> Steps[None]:
+        """The first batch has expired, or is refused, or appended if it is verified; the others follow unless one of
+        them has to be verified in its turn."""
         waiting, queue.batches = queue.batches, deque()
         self._remove(queue)
         first = waiting.popleft()
-        if verified_by is not None and not first.is_expired:
-            yield from self._release(first, verified_by, now_ms)
+        if first.is_expired:
+            self._expired(queue.partition, now_ms)
+        elif error is not ErrorCode.NONE:
+            yield from self._refuse(first, _AS_PRODUCED.get(error, error))
         else:
-            self._not_appended(queue.partition, now_ms)
+            yield from self._release(first, verified_by, now_ms)
         for batch in waiting:
             if batch.is_expired:
-                self._not_appended(queue.partition, now_ms)
+                self._expired(queue.partition, now_ms)
             elif not self.queues_behind(batch):
                 yield from self._release(batch, -1, now_ms)
 

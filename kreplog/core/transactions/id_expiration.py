@@ -21,8 +21,8 @@ from kreplog.core.transactions.transaction_states import IDLE
 from kreplog.errors import ErrorCode
 
 IDS_PER_STEP = 200
-"""Transactional ids that one step checks; those of one shard that are deleted then share an append, if
-one batch has room for them."""
+"""Transactional ids that one step checks; those of one shard that are deleted then share an append, if one batch
+has room for them."""
 
 Append = Callable[
     [TransactionShard, tuple[TransactionRecord, ...], Callable[[ErrorCode, int], Steps[None]]], Steps[None]

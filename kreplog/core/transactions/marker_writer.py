@@ -25,8 +25,9 @@ FENCED_RESEND_MS = 30_000
 """Pause where all that is missing was refused with TRANSACTION_COORDINATOR_FENCED: a partition has a marker of a later
 coordinator. This one is soon replaced, or somebody wrote that marker by hand."""
 
-ABSENCE_MS = 10_000
-"""A partition that is in no metadata of a controller for this long is deleted: a new one sends them in pieces."""
+ABSENCE_MS = 30_000
+"""A partition that is in no metadata of one controller for this long is deleted. A new controller sends them in pieces,
+and may die after the first: the next one follows sooner than this, by the default of broker.session.timeout.ms."""
 
 APPEND_TIMEOUT_MS = 10_000
 """How long a leader waits until its in-sync replicas have a marker. After that it answers REQUEST_TIMED_OUT, and the
@@ -43,13 +44,13 @@ Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
 
 class KnownPartitions(Protocol):
     """The part of the cluster's metadata that coordinators of transactions need. partitions: known ones.
-    from_controller: whether a controller has sent them; there are none before that."""
+    controller_epoch: of the controller that has sent them, -1 before that."""
 
     @property
     def partitions(self) -> Container[TopicPartition]: ...
 
     @property
-    def from_controller(self) -> bool: ...
+    def controller_epoch(self) -> int: ...
 
     def partition_count(self, topic: str) -> int:
         """0 for an unknown topic."""
@@ -73,6 +74,8 @@ class MarkerWriter:
         self._metadata = metadata
         self._complete = complete
         self._is_led = is_led
+        self._controller_epoch = -1
+        self._controller_since = 0
         self._tag = 0
         self._sent: dict[int, tuple[TransactionShard, TransactionalId]] = {}
 
@@ -111,13 +114,17 @@ class MarkerWriter:
             yield SendMarkers(self._tag, leader, WriteMarkersRequest(-1, APPEND_TIMEOUT_MS, produced))
 
     def _drop_deleted(self, transaction: TransactionalId, now_ms: int) -> None:
-        known = self._metadata.partitions if self._metadata.from_controller else transaction.unmarked
+        epoch, known = self._metadata.controller_epoch, self._metadata.partitions
+        if epoch != self._controller_epoch:
+            self._controller_epoch, self._controller_since = epoch, now_ms
+        if epoch < 0:
+            return
         absent = [name for name in transaction.unmarked if name not in known]
         transaction.absent_since = {name: transaction.absent_since.get(name, now_ms) for name in absent}
         transaction.unmarked -= {name for name in absent if self._is_deleted(transaction, name, now_ms)}
 
     def _is_deleted(self, transaction: TransactionalId, name: TopicPartition, now_ms: int) -> bool:
-        return now_ms - transaction.absent_since[name] >= ABSENCE_MS
+        return now_ms - max(transaction.absent_since[name], self._controller_since) >= ABSENCE_MS
 
     def replied(self, event: MarkersReplied, now_ms: int) -> Steps[None]:
         """A leader has answered, or its answer is lost."""

@@ -141,7 +141,7 @@ class TransactionCoordinator:
     def needs_producer_id(self, request: EndTxnRequest) -> bool:
         """Whether the producer's epochs are used up, so that `new_producer_id` is to be set before `step` gets the
         request."""
-        return request.bumps_epoch and request.producer_epoch >= self._last_epoch
+        return request.bumps_epoch and request.producer_epoch == self._last_epoch
 
     # Shards
 
@@ -509,7 +509,7 @@ class TransactionCoordinator:
         return (
             stored.producer_epoch == 0  # a later one is of another producer, which has begun since
             and request.producer_id == stored.previous_producer_id
-            and request.producer_epoch >= self._last_epoch
+            and request.producer_epoch == self._last_epoch
         )
 
     def _is_aborted_before_commit(self, transaction: TransactionalId, request: EndTxnRequest) -> bool:

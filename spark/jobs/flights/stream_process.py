@@ -64,9 +64,10 @@ class StreamProcess:
 
     def close(self) -> None:
         """SIGKILL to what still runs of it; a JVM may outlive its driver."""
-        if self._process.poll() is None or _processes_of(self._process.pid):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with deferred_signals():
+            if self._process.poll() is None or _processes_of(self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         await_session_end(self._process.pid)
 

@@ -16,6 +16,7 @@ from kreplog.core.group_messages import (
     OffsetCommitRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
+    OffsetRecord,
     partition_of_group,
 )
 from kreplog.core.groups.consumer_group import record_key
@@ -24,7 +25,7 @@ from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
 from .consumers import CONFIG, NEEDS_RE2, Consumer, consumer_shell
-from .group_shell import GROUP, PARTITIONS, GroupShell
+from .group_shell import GROUP, PARTITIONS, SESSION_MS, GroupShell
 
 AT = partition_of_group(GROUP, PARTITIONS)
 PATTERN: dict[str, Any] = {"subscribed_topics": (), "subscribed_regex": "to.*"}
@@ -231,25 +232,29 @@ def offsets(shell: GroupShell) -> list[int]:
 
 
 @pytest.mark.parametrize("failing", [None, 0, 1, 2])
-@pytest.mark.parametrize("by_member", [False, True])
+@pytest.mark.parametrize("protocol", ["none", "classic", "consumer"])
 def test_a_deletion_that_one_batch_has_no_room_for(
-    shell: GroupShell, monkeypatch: pytest.MonkeyPatch, failing: int | None, by_member: bool
+    shell: GroupShell, monkeypatch: pytest.MonkeyPatch, failing: int | None, protocol: str
 ) -> None:
     """What a batch of it deletes is gone once that is committed, whatever comes of the others."""
-    size = deletion_batches.RECORD_BYTES + len(GROUP) + len("wide")
-    monkeypatch.setattr(deletion_batches, "MAX_BATCH_BYTES", 3 * size)
+    monkeypatch.setattr(deletion_batches, "RECORD_BYTES", 1)
+    monkeypatch.setattr(deletion_batches, "MAX_BATCH_BYTES", 3 * (1 + len(GROUP) + len("wide")))
     shell.cluster.create("wide", 8)
     commits = tuple(CommitPartition(TopicPartition("wide", number), 5) for number in range(8))
-    if by_member:
+    if protocol == "consumer":
         a = Consumer(shell, "a")
         a.join()
         a.leave()
+    elif protocol == "classic":
+        shell.stable("a")
+        shell.pass_time(SESSION_MS)
     shell.put("commit", OffsetCommitRequest(GROUP, -1, "", None, commits))
     assert offsets(shell) == list(range(8))
     shell.automatic = False
     assert shell.put("delete", DeleteGroupsRequest((GROUP,))) is None
     appends, shell.waiting = shell.waiting, []
     assert [len(effect.records) for _, _, effect in appends[:2]] == [3, 3]
+    assert [type(record) is OffsetRecord for record in appends[2][2].records[:3]] == [True, True, False]
     for number, append in enumerate(appends):
         assert "delete" not in shell.replies
         shell.waiting = [append]
@@ -257,6 +262,9 @@ def test_a_deletion_that_one_batch_has_no_room_for(
     assert deletion(shell) is (ErrorCode.NONE if failing is None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
     left = [] if failing is None else [[0, 1, 2], [3, 4, 5], [6, 7]][failing]
     assert offsets(shell) == left
+    if failing in (0, 1):
+        assert shell.group is not None
+        assert (shell.group.generation, shell.group.protocol_type) == (0, None), "the group's own record is deleted"
     shell.automatic = True
     shell.commit()
     shell.pass_time(REWRITE_MS)

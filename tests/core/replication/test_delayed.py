@@ -58,12 +58,16 @@ def test_an_error_or_the_end_of_its_time_settles_it_once() -> None:
 
 def test_no_batch_is_held_for_a_produce_that_was_answered() -> None:
     """Though the coordinator that has to confirm its transaction has not answered yet."""
-    held = produce(P0)
-    held.waiting.add(0)
+    held = produce(P0, P1)
+    held.waiting |= {0, 1}
     held.unverified[0] = ProducePartition(P0, b"records")
+    held.unverified[1] = ProducePartition(P1, b"records")
+    assert not held.settle(1, ErrorCode.PRODUCER_FENCED)
+    assert list(held.unverified) == [0]
+    held.waiting.add(1)
     held.expire()
     assert not held.unverified
-    assert held.response.partitions[0].message.startswith("not appended")
+    assert [answer.message.split()[0] for answer in held.response.partitions] == ["not", "appended,"]
 
 
 def test_deadlines_come_due_in_order() -> None:

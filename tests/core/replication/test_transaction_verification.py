@@ -12,6 +12,7 @@ from kreplog.core.events import AddPartitionsReplied, Tick
 from kreplog.core.messages import (
     PartitionState,
     ProducePartition,
+    ProduceRequest,
     TransactionalProduce,
     TransactionMarker,
     UpdateMetadataRequest,
@@ -153,25 +154,34 @@ def test_what_waits_is_answered_in_time_and_never_appended_then(shell: Shell) ->
     assert "a" not in shell.content()
 
 
-@pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
-def test_what_is_not_appended_is_not_overtaken(shell: Shell, error: ErrorCode) -> None:
+def test_what_expires_is_not_overtaken(shell: Shell) -> None:
     """The first batch of a producer: what its log does not know may begin anywhere else."""
     shell.now_ms += SEQUENCE_GAP_GRACE_MS
     produce(shell, "a", 0, timeout_ms=50)
     produce(shell, "b", 1)
     (request,) = sent(shell)
-    if error is ErrorCode.REQUEST_TIMED_OUT:
-        shell.now_ms += 60
-        shell.step(Tick())
-        assert answers(shell)[0].message.startswith("not appended")
-    answer(shell, request.tag, ErrorCode.NONE if error is ErrorCode.REQUEST_TIMED_OUT else error)
+    shell.now_ms += 60
+    shell.step(Tick())
+    assert answers(shell)[0].message.startswith("not appended")
+    answer(shell, request.tag)
     for tag in [each.tag for each in sent(shell)]:
         answer(shell, tag)
-    assert errors(shell) == [error, ErrorCode.NOT_ENOUGH_REPLICAS] and not shell.content()
+    assert errors(shell) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS] and not shell.content()
     for sequence, name in enumerate("ab"):
         produce(shell, name, sequence)
     answer(shell, sent(shell)[0].tag)
     assert shell.content() == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.PRODUCER_FENCED])
+def test_a_refusal_shuts_no_other_producer_out(shell: Shell, error: ErrorCode) -> None:
+    """Its producer sends nothing again; one that the log has forgotten goes on with its sequence numbers (KIP-360)."""
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS
+    produce(shell, "late", 0)
+    answer(shell, sent(shell)[0].tag, error)
+    records = CODEC.encode(8, 0, 5, [b"idle"])
+    shell.request(ProduceRequest(-1, 1000, (ProducePartition(TP, records),)))
+    assert errors(shell)[1:] == [ErrorCode.NONE] and shell.content() == ["idle"]
 
 
 def test_what_expires_behind_another_is_not_overtaken(shell: Shell) -> None:

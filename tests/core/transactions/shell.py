@@ -39,7 +39,7 @@ TIMEOUT_MS = 1000
 
 class Shell:
     """A coordinator whose log is a list. automatic: appends are committed at once, and markers written; else they wait
-    in `appends` and `sent`. known, leaders, from_controller: of the cluster's metadata, which it has for the
+    in `appends` and `sent`. known, leaders, controller_epoch: of the cluster's metadata, which it has for the
     coordinator."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Shell:
         self.log: list[TransactionRecord] = []
         self.known = {LOG, A, B}
         self.leaders = {A: 1, B: 2}
-        self.from_controller = True
+        self.controller_epoch = 1
         self.now_ms = 0
         self.epoch = 0
         self.automatic = True

@@ -396,18 +396,21 @@ def test_a_partition_that_is_in_no_metadata_for_a_while_is_deleted() -> None:
 
 
 def test_no_partition_is_deleted_while_there_is_no_metadata() -> None:
-    """A restarted broker may lead before a controller has sent it any, and that controller may die."""
+    """A restarted broker may lead before a controller has sent it any, and that controller may die, and the next one
+    after the first piece of what it sends."""
     shell = ongoing()
     shell.end()
     shell.commit()
     shell.sent.clear()
-    known, shell.known, shell.from_controller, leaders = shell.known, set(), False, shell.leaders
-    shell.leaders = {}
+    known, shell.known, leaders, shell.leaders = shell.known, set[TopicPartition](), shell.leaders, {}
+    shell.controller_epoch = -1
     shell.start()
-    for _ in range(2 * ABSENCE_MS // 1000):
-        shell.tick(1000)
+    for epoch in (-1, 2, 3):
+        shell.controller_epoch = epoch
+        for _ in range(ABSENCE_MS // 1000):
+            shell.tick(1000)
     assert not shell.sent and not shell.appends
-    shell.known, shell.from_controller, shell.leaders = known, True, leaders
+    shell.known, shell.leaders = known, leaders
     shell.tick(1000)
     assert {each.leader for each in shell.sent} == set(leaders.values())
     shell.answer()
@@ -467,15 +470,21 @@ def test_kip_890_a_producer_whose_epochs_are_used_up_goes_on_with_another_id() -
     decided = [record.value for record in shell.log if record.value is not None and record.value.state == 2]
     assert [(value.producer_id, value.producer_epoch) for value in decided] == [(100, LAST_EPOCH + 1)]
     assert end_second(shell, LAST_EPOCH) == EndTxnResponse(ErrorCode.NONE, 300, 0), "the response was lost"
+    assert end_second(shell, LAST_EPOCH + 1).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING, "nobody's epoch"
     assert shell.add(A, producer_id=300) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
     ("epoch", "bumps_epoch", "needs"),
-    [(LAST_EPOCH - 1, True, False), (LAST_EPOCH, True, True), (LAST_EPOCH + 1, True, True), (LAST_EPOCH, False, False)],
+    [
+        (LAST_EPOCH - 1, True, False),
+        (LAST_EPOCH, True, True),
+        (LAST_EPOCH, False, False),
+        (LAST_EPOCH + 1, True, False),
+    ],
 )
 def test_kip_890_the_last_epoch_wants_another_id(epoch: int, bumps_epoch: bool, needs: bool) -> None:
-    """An older producer, whose epoch is not bumped, keeps its id."""
+    """An older producer, whose epoch is not bumped, keeps its id; no producer has the epoch that fences."""
     coordinator = Shell().core
     assert coordinator.needs_producer_id(EndTxnRequest("id", 100, epoch, True, bumps_epoch)) is needs
 

@@ -16,6 +16,7 @@ from kreplog.core.broker import coordinator_lookup
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
 from kreplog.errors import ErrorCode
 from kreplog.server.handlers.admin import AdminHandlers
+from kreplog.server.handlers.api import Api
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.types import BrokerRegistration
@@ -100,6 +101,24 @@ def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(attempts) == 2, "it is not tried again"
 
     with_broker(tmp_path, work)
+
+
+def test_answers_of_any_size_are_encoded_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the event loop would serve nobody meanwhile."""
+    encoded: list[int] = []
+    respond = Api._respond_from_thread
+
+    def respond_from_thread(self: Api, encode: Any, context: Any) -> None:
+        encoded.append(context.header.api_key)
+        respond(self, encode, context)
+
+    async def work(client: Client) -> None:
+        await client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["id"])
+        await client.call(ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
+
+    monkeypatch.setattr(Api, "_respond_from_thread", respond_from_thread)
+    with_broker(tmp_path, work)
+    assert encoded == [ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS]
 
 
 def test_a_transactional_id_expires(tmp_path: Path) -> None:
