@@ -104,8 +104,9 @@ def job_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str) -> stre
     return job
 
 
-# They sleep so that they still run when their driver is gone.
+# It sleeps so that it still runs, and writes a file, when its driver is gone, of which it gets no event.
 WORKER = "import os, time; os.setpgid(0, 0); open('started', 'x'); time.sleep(1); open('late', 'x')"
+# It sleeps until it is killed, which is the test; no longer than a minute where it is not.
 JVM = "import time; open('started', 'x'); time.sleep(60)"
 
 
@@ -118,6 +119,7 @@ def test_a_killed_job_has_ended_once_its_last_process_has(tmp_path: Path, monkey
 
 def test_a_killed_job_has_ended_once_its_last_thread_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose first thread has ended has the state Z, but its other threads may still write."""
+    # The second thread sleeps so that it writes when the first has ended, of which it gets no event.
     worker = (
         "import ctypes, os, threading; os.setpgid(0, 0)\n"
         "import time; threading.Thread(target=lambda: (time.sleep(1), open('late', 'x'))).start()\n"
@@ -132,6 +134,7 @@ def test_a_jvm_that_outlives_its_driver_is_killed(tmp_path: Path, monkeypatch: p
     driver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {JVM!r}])"
     monkeypatch.setattr(stream_process, "WITHIN_S", 5)
     job = job_of(tmp_path, monkeypatch, driver)
+    job._process.wait()
     processes_of = stream_process._processes_of
 
     def interrupted(session: int) -> list[int]:
