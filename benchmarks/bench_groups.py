@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -69,7 +70,8 @@ KAFKA = {
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The amount of work. seconds: that each rate is measured for. copied: records of the read-process-write loop, at
-    100 a second. committers, window: groups that commit at the same time, and how many requests each has under way."""
+    100 a second. committers, window: groups that commit at the same time, and how many requests each has under way.
+    producers: that write transactions at the same time."""
 
     seconds: float = 3.0
     members: int = 50
@@ -78,12 +80,13 @@ class Scale:
     committers: int = 8
     window: int = 20
     wide: int = 10
+    producers: int = 16
 
 
 WARM_UP = 7
 """The first repetition, which does not count, does so many times the work of the others."""
 
-TINY = Scale(seconds=0.3, members=5, partitions=20, copied=20, committers=2)
+TINY = Scale(seconds=0.3, members=5, partitions=20, copied=20, committers=2, producers=3)
 
 MEASURES = (
     Measure("commits", "offsets committed one by one, one group", "1/s", "more", 1.0),
@@ -102,6 +105,8 @@ MEASURES = (
     Measure("consumer_join_ms", "consumer protocol: a member joins", "ms", "less", 1.0),
     Measure("transactions", "transactions of one producer, ten partitions", "1/s", "more", 1.0),
     Measure("transaction_cpu_us", "CPU of all brokers by transaction", "µs", "less"),
+    Measure("many_transactions", "transactions of 16 producers at once, a partition each", "1/s", "more", 1.0),
+    Measure("many_transactions_cpu_us", "CPU of all brokers by one of these", "µs", "less"),
     Measure("copy_p50_ms", "read-process-write from end to end, p50", "ms", "less", 1.0),
     Measure("copy_p99_ms", "read-process-write from end to end, p99", "ms", "less", 1.0),
     Measure("group_failover_ms", "kill -9 of a group's coordinator until commits go on", "ms", "less", 0.2),
@@ -271,21 +276,42 @@ class Turn:
 
     def _transactions(self) -> None:
         topic = self._topic("written", self.scale.wide)
+        partitions = range(self.scale.wide)
         producer = self.producer_of(f"writer-{self._tag}")
-        self._transaction(producer, topic)
+        transact(producer, topic, partitions)
         number, deadline = 0, time.perf_counter() + self.scale.seconds
         with self._measured("transactions", "transaction_cpu_us") as count:
             while time.perf_counter() < deadline:
-                self._transaction(producer, topic)
+                transact(producer, topic, partitions)
                 number += 1
             count(number)
         self._count(topic, (number + 1) * self.scale.wide)
+        self._many_transactions()
 
-    def _transaction(self, producer: Producer, topic: str) -> None:
-        producer.begin_transaction()
-        for partition in range(self.scale.wide):
-            producer.produce(topic, b"value", partition=partition)
-        producer.commit_transaction(WITHIN_S)
+    def _many_transactions(self) -> None:
+        """Each producer has a thread, for a commit waits for its response."""
+        topic = self._topic("written-at-once", self.scale.wide)
+
+        def partition_of(index: int) -> Sequence[int]:
+            return (index % self.scale.wide,)
+
+        def write(index: int) -> int:
+            number = 0
+            while time.perf_counter() < deadline:
+                transact(producers[index], topic, partition_of(index))
+                number += 1
+            return number
+
+        indexes = range(self.scale.producers)
+        producers = [self.producer_of(f"writer-{index}-{self._tag}") for index in indexes]
+        for index in indexes:
+            transact(producers[index], topic, partition_of(index))
+        with ThreadPoolExecutor(self.scale.producers) as pool:
+            deadline = time.perf_counter() + self.scale.seconds
+            with self._measured("many_transactions", "many_transactions_cpu_us") as count:
+                number = sum(pool.map(write, indexes))
+                count(number)
+        self._count(topic, self.scale.producers + number)
 
     def _count(self, topic: str, wanted: int) -> None:
         """Read what is committed, which has to be so many records."""
@@ -374,9 +400,9 @@ class Turn:
             self.found["group_failover_ms"] = self._longest_wait(*coordinator, lambda: eventually(commit)) * 1e3
         producer = [self.producer_of(writer)]
 
-        def transact() -> None:
+        def try_transaction() -> None:
             try:
-                self._transaction(producer[0], topic)
+                transact(producer[0], topic, range(self.scale.wide))
             except KafkaException as error:
                 if error.args[0].txn_requires_abort():
                     eventually(lambda: producer[0].abort_transaction(WITHIN_S))
@@ -384,7 +410,7 @@ class Turn:
                     producer[0] = self.producer_of(writer)
 
         coordinator = TRANSACTIONS_TOPIC, partition_of_transaction(writer, INTERNAL)
-        self.found["transaction_failover_ms"] = self._longest_wait(*coordinator, transact) * 1e3
+        self.found["transaction_failover_ms"] = self._longest_wait(*coordinator, try_transaction) * 1e3
 
     def _longest_wait(self, topic: str, partition: int, act: Callable[[], object]) -> float:
         """Seconds between the ends of two calls of `act`, while the leader of a partition is killed."""
@@ -454,6 +480,14 @@ class _Committer:
             self._refused.append(str(error))
         self.under_way -= 1
         self.acknowledged += len(places)
+
+
+def transact(producer: Producer, topic: str, partitions: Sequence[int]) -> None:
+    """Write a record to each partition, and commit."""
+    producer.begin_transaction()
+    for partition in partitions:
+        producer.produce(topic, b"value", partition=partition)
+    producer.commit_transaction(WITHIN_S)
 
 
 def check_committed(consumer: Consumer, wanted: list[TopicPartition]) -> None:

@@ -408,14 +408,17 @@ class Cluster:
         self._start_client(context, consumer_group_client.observer(context, members, settled))
 
     def _start_transactions(self, partitions: Mapping[str, int]) -> None:
-        """The first half of the processes copy, the others write; each transactional id has two processes."""
+        """The first half of the processes copy, the others write; each transactional id has two processes. Those of a
+        crowd have one each."""
         topics = transaction_client.TransactionTopics(partitions[TRANSACTED_TOPIC], partitions[TRANSACTIONS_TOPIC])
         membership = EpochMembership if self.plan.subscribers else GroupMembership
         writers = []
-        for index in range(self.plan.writers):
+        ids = [transaction_client.COPIER if index < 2 else "writer" for index in range(self.plan.writers)]
+        crowd = [f"writer-{number + 1}" for number in range(self.plan.crowd)]
+        for index, transactional_id in enumerate((*ids, *crowd)):
             context = self._client_context(f"transactional-{index + 1}")
-            context = replace(context, settings=replace(context.settings, pause_ms=600))
-            transactional_id = transaction_client.COPIER if index < 2 else "writer"
+            pause_ms = 600 if index < len(ids) else 20
+            context = replace(context, settings=replace(context.settings, pause_ms=pause_ms))
             writer = transaction_client.TransactionalProcess(
                 context,
                 transactional_id,

@@ -141,6 +141,11 @@ HASTE_SHARE = 0.3
 
 COPIERS_JOIN_SHARE = 0.3
 
+CROWD_SHARE = 0.3
+
+CROWD = 5
+"""Writers of a crowd: with so many, the markers of several transactions wait for one leader at a time."""
+
 SLOW_FILE_SYNC_MS = 2500
 """What the fsync of new replicas takes in some seeds: the controller sends its request again meanwhile, twice."""
 
@@ -185,8 +190,9 @@ class SimulationPlan:
     disks. replicas_per_part: replicas that a part of a control request creates or deletes at most. last_epoch: of
     producers, few in some seeds. patience_ms: of coordinators of transactions, none in some of these seeds. hasty: the
     writers soon send an EndTxn again that has had no response; in some of these seeds. copiers_join: those of them that
-    copy are members of the group whose offsets they commit; in some as well. creates_topics: clients cause
-    the automatic creation of topics. awaits_metadata: Metadata requests wait for metadata and for elections, in one of
+    copy are members of the group whose offsets they commit; in some as well. crowd: further writers, each with a
+    transactional id of its own, that hardly pause; in some as well. creates_topics: clients cause the automatic
+    creation of topics. awaits_metadata: Metadata requests wait for metadata and for elections, in one of
     24 seeds. drains_channels: a controller waits for responses only until it has them, in the same. registers_late_ms:
     from the beginning of a broker's session to its registration; 0 in most of these seeds. misused: clients and
     operators also request what is refused, and a consumer has sessions. allocates_producer_ids: brokers allocate those
@@ -225,6 +231,7 @@ class SimulationPlan:
     patience_ms: int = 0
     hasty: bool = False
     copiers_join: bool = False
+    crowd: int = 0
     creates_topics: bool = False
     awaits_metadata: bool = False
     registers_late_ms: int = 0
@@ -383,6 +390,7 @@ def _with_transactions(plan: SimulationPlan, power: bool) -> SimulationPlan:
         patience_ms=_patience_ms(plan.seed),
         hasty=Random(f"kreplog-haste-18-{plan.seed}").random() < HASTE_SHARE,  # as of the transactions
         copiers_join=Random(f"kreplog-copiers-911-{plan.seed}").random() < COPIERS_JOIN_SHARE,  # as well
+        crowd=CROWD if Random(f"kreplog-crowd-2440-{plan.seed}").random() < CROWD_SHARE else 0,  # as well
     )
 
 

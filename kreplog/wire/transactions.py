@@ -247,17 +247,24 @@ def decode_leaders_add_partitions_response(
 
 
 def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
-    """A request for one transaction: all its partitions get the same marker."""
-    marker: TransactionMarker = request.partitions[0].records
-    topics = _numbers_by_topic(produced.partition for produced in request.partitions)
-    producer = marker.producer_id, marker.producer_epoch
-    return generic.encode_request(header, markers=[(*producer, marker.committed, topics, marker.coordinator_epoch)])
+    """A request of a coordinator. The partitions of a transaction stand together."""
+    markers = [
+        (
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.committed,
+            _numbers_by_topic(produced.partition for produced in of_marker),
+            marker.coordinator_epoch,
+        )
+        for marker, of_marker in groupby(request.partitions, lambda produced: produced.records)
+    ]
+    return generic.encode_request(header, markers=markers)
 
 
 def decode_write_markers(
     frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS, *, timeout_ms: int
 ) -> WriteMarkersRequest:
-    """A request for the markers of transactions: a coordinator sends those of one, a client those of several.
+    """A request for the markers of one or more transactions.
 
     timeout_ms: how long the in-sync replicas may take to have the markers."""
     message = generic.decode_request(frame, header, budget)
@@ -289,17 +296,25 @@ def encode_write_markers_response(
     return generic.encode_response(header, markers=markers)
 
 
-def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:
-    """The error of each partition; base offsets are not in the response."""
+def decode_write_markers_response(
+    frame: Buffer, request: WriteMarkersRequest, header: RequestHeader
+) -> ProduceResponse:
+    """The error of each partition, in the request's order; base offsets are not in the response. What it lacks has
+    UNKNOWN_SERVER_ERROR. A producer stands once in the request."""
     message = generic.decode_response(frame, header)
+    errors = {
+        (marker.producer_id, topic.name, partition.partition_index): generic.error_of(partition.error_code)
+        for marker in message.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    }
     return ProduceResponse(
         tuple(
             ProducedPartition(
-                TopicPartition(topic.name, partition.partition_index), generic.error_of(partition.error_code)
+                produced.partition,
+                errors.get((produced.records.producer_id, *produced.partition), ErrorCode.UNKNOWN_SERVER_ERROR),
             )
-            for marker in message.markers
-            for topic in marker.topics
-            for partition in topic.partitions
+            for produced in request.partitions
         )
     )
 

@@ -121,6 +121,7 @@ FOUND = {
     "interrupted-log-trusted": 106,
     "isr-write-unconditional": 29,
     "join-waits-for-all": 3,
+    "joined-markers-not-sent": 313,
     "joined-partition-not-added": 343,
     "joins-at-once": 59,
     "joins-before-epoch-start": 10,

@@ -96,17 +96,20 @@ def test_end_txn(version: int) -> None:
 @pytest.mark.parametrize("committed", [True, False])
 def test_markers_between_brokers(committed: bool) -> None:
     request_header = header(ApiKey.WRITE_TXN_MARKERS, 1)
-    marker = TransactionMarker(7, 3, committed, 9)
-    request = WriteMarkersRequest(-1, 500, tuple(ProducePartition(name, marker) for name in (A0, A2, B1)))
+    sent = ((A0, 7), (A2, 7), (B1, 7), (B1, 8), (A0, 9))
+    produced = tuple(ProducePartition(name, TransactionMarker(producer, 3, committed, 9)) for name, producer in sent)
+    request = WriteMarkersRequest(-1, 500, produced)
     frame = joined(transactions.encode_write_markers(request, request_header))[4:]
     sent_header = decode_request_header(frame, BETWEEN_BROKERS)
     assert transactions.decode_write_markers(frame, sent_header, timeout_ms=500) == request
-    errors = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
-    response = ProduceResponse(
-        tuple(ProducedPartition(name, error) for name, error in zip((A0, A2, B1), errors, strict=True))
-    )
+    none, moved = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
+    errors = zip(produced, (none, moved, none, moved, none), strict=True)
+    response = ProduceResponse(tuple(ProducedPartition(each.partition, error) for each, error in errors))
     frame = joined(transactions.encode_write_markers_response(response, request, request_header))[4:]
-    assert transactions.decode_write_markers_response(frame, request_header) == response
+    assert transactions.decode_write_markers_response(frame, request, request_header) == response
+    longer = WriteMarkersRequest(-1, 500, (*produced, ProducePartition(B1, TransactionMarker(9, 3, committed, 9))))
+    lacking = transactions.decode_write_markers_response(frame, longer, request_header)
+    assert lacking.partitions[-1].error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_kip_664_markers_of_a_client_are_of_several_transactions() -> None:

@@ -72,7 +72,6 @@ def _failed(effect: ReadGroupRecords, failure: str) -> GroupRecordsRead:
     return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, failure=failure)
 
 
-def markers_replied(effect: SendMarkers, response: ProduceResponse | None) -> MarkersReplied:
-    """The outcome of the effect's request. response: None if it is lost."""
-    partitions = () if response is None else response.partitions
-    return MarkersReplied(effect.tag, tuple((produced.partition, produced.error) for produced in partitions))
+def markers_replied(effect: SendMarkers, response: ProduceResponse) -> MarkersReplied:
+    """The outcome of the effect. response: without partitions if it is lost."""
+    return MarkersReplied(effect.tag, tuple((produced.partition, produced.error) for produced in response.partitions))

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from kreplog.core.broker import add_partitions
+from kreplog.core.broker import add_partitions, write_markers
 from kreplog.core.broker.add_partitions import CoalescedAddPartitions
+from kreplog.core.broker.write_markers import CoalescedMarkers
 from kreplog.core.effects import SendAddPartitions, SendMarkers
 
 E = TypeVar("E")
@@ -43,9 +44,9 @@ class RequestQueues(Generic[E, R]):
         self._in_flight.remove(broker)
 
 
-def marker_queues() -> RequestQueues[SendMarkers, SendMarkers]:
-    """Queues of a coordinator of transactions to leaders: each effect is a request of its own."""
-    return RequestQueues(deque.popleft)
+def marker_queues() -> RequestQueues[SendMarkers, CoalescedMarkers]:
+    """Queues of a coordinator of transactions to leaders."""
+    return RequestQueues(write_markers.coalesce)
 
 
 def add_partitions_queues() -> RequestQueues[SendAddPartitions, CoalescedAddPartitions]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from kreplog.core.broker import coordinator_log
 from kreplog.core.broker.request_queues import marker_queues
+from kreplog.core.broker.write_markers import CoalescedMarkers
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
@@ -24,7 +25,7 @@ from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
 _log = logging.getLogger("kreplog.server")
 
 
-class MarkerSender(QueuedSender[SendMarkers, SendMarkers]):
+class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
     """Carries out SendMarkers. own: this broker's id. append: takes a request for its replication core. put: takes the
     coordinator's events. address_of: a broker's internal endpoint, None if it is not known."""
 
@@ -49,18 +50,19 @@ class MarkerSender(QueuedSender[SendMarkers, SendMarkers]):
         else:
             self.put(effect.leader, effect)
 
-    def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+    def _replied(self, effect: SendMarkers, response: ProduceResponse) -> None:
         self._answer(coordinator_log.markers_replied(effect, response))
 
-    async def exchange(self, peer: Peer, broker: int, correlation: int, effect: SendMarkers) -> None:
+    async def exchange(self, peer: Peer, broker: int, correlation: int, coalesced: CoalescedMarkers) -> None:
         key = ApiKey.WRITE_TXN_MARKERS
         header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
         response = None
         try:
-            request = transactions.encode_write_markers(effect.request, header)
+            request = transactions.encode_write_markers(coalesced.request, header)
             frame = await peer.call(self.address(broker), request, RESPONSE_TIMEOUT_MS / 1000)
-            response = transactions.decode_write_markers_response(frame, header)
+            response = transactions.decode_write_markers_response(frame, coalesced.request, header)
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()
-        self._replied(effect, response)
+        for event in coalesced.replied(response):
+            self._answer(event)

@@ -7,6 +7,7 @@ from functools import partial
 
 from kreplog.core.broker import coordinator_log
 from kreplog.core.broker.request_queues import marker_queues
+from kreplog.core.broker.write_markers import CoalescedMarkers
 from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
@@ -44,18 +45,19 @@ class VirtualMarkerSender:
             self._send_next(effect.leader)
 
     def _send_next(self, leader: int) -> None:
-        effect = self._queues.next_request(leader)
-        if effect is not None:
-            replied, timeout_us = partial(self._replied, effect), RESPONSE_TIMEOUT_MS * MS
-            self._network.call(f"b{self._own}", f"b{leader}", "markers", effect.request, replied, timeout_us)
+        coalesced = self._queues.next_request(leader)
+        if coalesced is not None:
+            replied, timeout_us = partial(self._replied, leader, coalesced), RESPONSE_TIMEOUT_MS * MS
+            self._network.call(f"b{self._own}", f"b{leader}", "markers", coalesced.request, replied, timeout_us)
 
-    def _replied(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+    def _replied(self, leader: int, coalesced: CoalescedMarkers, response: ProduceResponse | None) -> None:
         if not self._alive():
             return
-        self._answer(effect, response)
-        self._queues.replied(effect.leader)
-        self._send_next(effect.leader)
+        for event in coalesced.replied(response):
+            self._put(event)
+        self._queues.replied(leader)
+        self._send_next(leader)
 
-    def _answer(self, effect: SendMarkers, response: ProduceResponse | None) -> None:
+    def _answer(self, effect: SendMarkers, response: ProduceResponse) -> None:
         if self._alive():
             self._put(coordinator_log.markers_replied(effect, response))

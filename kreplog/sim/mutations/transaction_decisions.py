@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core.broker import add_partitions, coordinator_log
+from kreplog.core.broker import add_partitions, coordinator_log, write_markers
 from kreplog.core.broker.request_queues import RequestQueues
+from kreplog.core.broker.write_markers import CoalescedMarkers
 from kreplog.core.effects import Reply, SendAddPartitions, SendMarkers, Steps
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
 from kreplog.core.group_messages import LogRecord, OffsetCommitRequest, PendingOffsetRecord, TxnOffsetCommitRequest
@@ -164,9 +165,9 @@ def _lost_marker_counts() -> list[Patch]:
 def _refused_marker_counts() -> list[Patch]:
     """A marker counts as written whatever its leader has answered."""
 
-    def written(effect: SendMarkers, response: ProduceResponse | None) -> MarkersReplied:
-        partitions = () if response is None else response.partitions
-        return MarkersReplied(effect.tag, tuple((produced.partition, ErrorCode.NONE) for produced in partitions))
+    def written(effect: SendMarkers, response: ProduceResponse) -> MarkersReplied:
+        partitions = (produced.partition for produced in response.partitions)
+        return MarkersReplied(effect.tag, tuple((partition, ErrorCode.NONE) for partition in partitions))
 
     return [(coordinator_log, "markers_replied", written)]
 
@@ -303,6 +304,26 @@ def _joined_partition_not_added() -> list[Patch]:
 
     coalesce, outcome_of = add_partitions.coalesce, add_partitions.outcome_of
     return [(add_partitions, "coalesce", first_alone), (add_partitions, "outcome_of", of_any)]
+
+
+@MUTATIONS.add("joined-markers-not-sent")
+def _joined_markers_not_sent() -> list[Patch]:
+    """The markers of the first alone of the transactions that one request joins are sent; the others count as written
+    with them."""
+
+    def first_alone(waiting: deque[SendMarkers]) -> CoalescedMarkers:
+        coalesced = coalesce(waiting)
+        return replace(coalesced, request=coalesced.effects[0].request)
+
+    def of_any(self: CoalescedMarkers, response: ProduceResponse | None) -> Iterator[MarkersReplied]:
+        first = next(iter(replied(self, response)))
+        yield first
+        for effect in self.effects[1:]:
+            names = () if response is None else tuple(each.partition for each in effect.request.partitions)
+            yield MarkersReplied(effect.tag, tuple((name, ErrorCode.NONE) for name in names))
+
+    coalesce, replied = write_markers.coalesce, CoalescedMarkers.replied
+    return [(write_markers, "coalesce", first_alone), (CoalescedMarkers, "replied", of_any)]
 
 
 @MUTATIONS.add("requests-behind-another-dropped")

@@ -6,9 +6,8 @@ from collections import deque
 
 import pytest
 
-from kreplog.core.broker.request_queues import RequestQueues, add_partitions_queues, marker_queues
-from kreplog.core.effects import SendAddPartitions, SendMarkers
-from kreplog.core.messages import WriteMarkersRequest
+from kreplog.core.broker.request_queues import RequestQueues, add_partitions_queues
+from kreplog.core.effects import SendAddPartitions
 from kreplog.core.transaction_messages import AddPartitionsToTxnRequest
 from kreplog.types import TopicPartition
 
@@ -37,14 +36,13 @@ def test_what_an_earlier_request_had_no_place_for_goes_with_what_has_come_since(
     assert queues.next_request(1) is None, "nothing waits"
 
 
-def test_markers_go_one_by_one_in_order_to_each_leader() -> None:
-    queues = marker_queues()
-    sent = [SendMarkers(tag, leader, WriteMarkersRequest(-1, 1000, ())) for tag, leader in ((1, 1), (2, 1), (3, 2))]
-    for effect in sent:
-        queues.put(effect.leader, effect)
-    assert (queues.next_request(1), queues.next_request(1), queues.next_request(2)) == (sent[0], None, sent[2])
+def test_one_request_is_in_flight_to_each_broker() -> None:
+    queues: RequestQueues[int, int] = RequestQueues(deque.popleft)
+    for broker, effect in ((1, 1), (1, 2), (2, 3)):
+        queues.put(broker, effect)
+    assert (queues.next_request(1), queues.next_request(1), queues.next_request(2)) == (1, None, 3)
     queues.replied(1)
-    assert (queues.next_request(1), queues.next_request(2)) == (sent[1], None)
+    assert (queues.next_request(1), queues.next_request(2)) == (2, None)
 
 
 def test_no_response_comes_without_a_request() -> None:

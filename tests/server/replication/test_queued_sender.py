@@ -113,21 +113,25 @@ def test_partitions_that_have_come_meanwhile_go_with_those_left_over() -> None:
     run(work)
 
 
-def test_markers_go_one_by_one_and_a_closed_connection_loses_one_response() -> None:
+def test_markers_that_have_come_meanwhile_go_together_and_a_closed_connection_loses_one_response() -> None:
     async def work() -> None:
         peer, put = Peer(), list[MarkersReplied]()
         sender = MarkerSender("me", OWN, lambda event: None, put.append, address_of, peer.connect)
         sender.send(marking(0))
+        await until(lambda: bool(peer.arrived))
         sender.send(marking(1))
+        sender.send(marking(2))
         await peer.request()
         peer.hang_up()
         header, frame = await peer.request()
         request = transactions.decode_write_markers(frame, header, timeout_ms=APPEND_TIMEOUT_MS)
-        assert request == marking(1).request
-        response = ProduceResponse((ProducedPartition(P[1], ErrorCode.NONE),))
+        assert request.partitions == (*marking(1).request.partitions, *marking(2).request.partitions)
+        moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = ProduceResponse((ProducedPartition(P[1], ErrorCode.NONE), ProducedPartition(P[2], moved)))
         peer.send(transactions.encode_write_markers_response(response, request, header))
-        await until(lambda: len(put) == 2)
-        assert put == [MarkersReplied(0, ()), MarkersReplied(1, ((P[1], ErrorCode.NONE),))]
+        await until(lambda: len(put) == 3)
+        assert put[0] == MarkersReplied(0, ())
+        assert put[1:] == [MarkersReplied(1, ((P[1], ErrorCode.NONE),)), MarkersReplied(2, ((P[2], moved),))]
         assert peer.connections == 2
         sender.close()
 
