@@ -408,8 +408,8 @@ class Cluster:
         self._start_client(context, consumer_group_client.observer(context, members, settled))
 
     def _start_transactions(self, partitions: Mapping[str, int]) -> None:
-        """The first half of the processes copy, the others write; each transactional id has two processes. Those of a
-        crowd have one each."""
+        """The first half of the processes copy, the others write; each transactional id has two processes. Each process
+        of a crowd has its own."""
         topics = transaction_client.TransactionTopics(partitions[TRANSACTED_TOPIC], partitions[TRANSACTIONS_TOPIC])
         membership = EpochMembership if self.plan.subscribers else GroupMembership
         writers = []

@@ -247,7 +247,7 @@ def decode_leaders_add_partitions_response(
 
 
 def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
-    """A request of a coordinator. The partitions of a transaction stand together."""
+    """A request of a coordinator, in which the partitions of each transaction are adjacent."""
     markers = [
         (
             marker.producer_id,
@@ -300,7 +300,7 @@ def decode_write_markers_response(
     frame: Buffer, request: WriteMarkersRequest, header: RequestHeader
 ) -> ProduceResponse:
     """The error of each partition, in the request's order; base offsets are not in the response. What it lacks has
-    UNKNOWN_SERVER_ERROR. A producer stands once in the request."""
+    UNKNOWN_SERVER_ERROR. A producer occurs at most once in the request."""
     message = generic.decode_response(frame, header)
     errors = {
         (marker.producer_id, topic.name, partition.partition_index): generic.error_of(partition.error_code)

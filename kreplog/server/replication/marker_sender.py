@@ -1,4 +1,7 @@
-"""MarkerSender: sends the markers of transactions to the leaders of their partitions, one request at a time to each."""
+"""MarkerSender: sends the markers of transactions to the leaders of their partitions, one request at a time to each.
+
+What waits for a leader meanwhile goes together.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
+from kreplog.server.network.slices import in_slices
 from kreplog.server.replication.queued_sender import QueuedSender
 from kreplog.wire import transactions
 from kreplog.wire.frames import RequestHeader
@@ -64,5 +68,5 @@ class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
         except (OSError, TimeoutError, KreplogError) as error:
             _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
             peer.close()
-        for event in coalesced.replied(response):
+        async for event in in_slices(coalesced.replied(response)):  # the coordinator writes a record after each
             self._answer(event)

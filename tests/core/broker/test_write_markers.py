@@ -19,7 +19,12 @@ from kreplog.core.messages import (
     WriteMarkersRequest,
 )
 from kreplog.errors import ErrorCode
+from kreplog.server.network.slices import max_entries
 from kreplog.types import TopicPartition
+from kreplog.wire import transactions
+from kreplog.wire.frames import RequestHeader, decode_request_header
+from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
+from tests.wire.messages import joined
 
 P = [TopicPartition("topic", number) for number in range(4)]
 NONE, MOVED = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -47,24 +52,34 @@ def test_each_transaction_has_its_own_outcome() -> None:
     ]
 
 
-def test_a_producer_that_stands_in_a_request_waits_for_the_next() -> None:
+def test_a_producer_that_is_in_a_request_waits_for_the_next() -> None:
     """A coordinator that was replaced and came back sends markers that it has sent before."""
     first, again, other = sending(1, 7, P[0]), sending(2, 7, P[0], coordinator_epoch=1), sending(3, 8, P[0])
     waiting = deque([first, again, other])
-    assert coalesce(waiting).effects == (first, other)
-    assert list(waiting) == [again]
+    assert coalesce(waiting).effects == (first,)
+    assert coalesce(waiting).effects == (again, other)
 
 
-def test_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction that is larger goes alone, and those that have no place keep their order."""
-    monkeypatch.setattr(write_markers, "MAX_PARTITIONS", 3)
-    large, small = sending(1, 1, *P), sending(2, 2, P[0])
-    pair, next_pair, last = sending(3, 3, P[0], P[1]), sending(4, 4, P[2], P[3]), sending(5, 5, P[3])
-    waiting = deque([large, small, pair, next_pair, last])
-    assert coalesce(waiting).effects == (large,)
-    assert coalesce(waiting).effects == (small, pair)
-    assert coalesce(waiting).effects == (next_pair, last)
+def test_a_transaction_that_is_larger_than_a_request_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_markers, "MAX_ENTRIES", 5)
+    large, small, next_small, last = sending(1, 1, *P), sending(2, 2, P[0]), sending(3, 3, P[0]), sending(4, 4, P[0])
+    waiting = deque([large, small, next_small, last])
+    assert [coalesce(waiting).effects for _ in range(4)] == [(large,), (small,), (next_small,), (last,)]
     assert not waiting
+
+
+@pytest.mark.parametrize("topics", [1, 2, 50])
+def test_a_leader_in_a_cluster_of_any_size_takes_a_full_request(topics: int) -> None:
+    """One that it does not take is lost, and would be sent again and again."""
+    names = [TopicPartition(f"topic-{number}", 0) for number in range(topics)]
+    header = RequestHeader(ApiKey.WRITE_TXN_MARKERS, 1, 1, "a broker")
+    waiting = deque(sending(tag, tag, *names) for tag in range(1000))
+    request = coalesce(waiting).request
+    assert 1000 / (1 + 2 * topics) - 1 < len(request.partitions) / topics <= 1000 / (1 + 2 * topics)
+    frame = joined(transactions.encode_write_markers(request, header))[4:]
+    sent = decode_request_header(frame, BETWEEN_BROKERS)
+    few = max_entries(ApiKey.WRITE_TXN_MARKERS, 0)
+    assert transactions.decode_write_markers(frame, sent, few, timeout_ms=500) == request
 
 
 def test_a_leader_that_does_not_respond_holds_up_none_for_more_than_two_requests() -> None:
