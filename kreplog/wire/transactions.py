@@ -297,7 +297,7 @@ def encode_write_markers_response(
 
 
 def decode_write_markers_response(
-    frame: Buffer, request: WriteMarkersRequest, header: RequestHeader
+    frame: Buffer, header: RequestHeader, request: WriteMarkersRequest
 ) -> ProduceResponse:
     """The error of each partition, in the request's order; base offsets are not in the response. What it lacks has
     UNKNOWN_SERVER_ERROR. A producer occurs at most once in the request."""

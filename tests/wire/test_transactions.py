@@ -106,9 +106,9 @@ def test_markers_between_brokers(committed: bool) -> None:
     errors = zip(produced, (none, moved, none, moved, none), strict=True)
     response = ProduceResponse(tuple(ProducedPartition(each.partition, error) for each, error in errors))
     frame = joined(transactions.encode_write_markers_response(response, request, request_header))[4:]
-    assert transactions.decode_write_markers_response(frame, request, request_header) == response
+    assert transactions.decode_write_markers_response(frame, request_header, request) == response
     longer = WriteMarkersRequest(-1, 500, (*produced, ProducePartition(B1, TransactionMarker(9, 3, committed, 9))))
-    lacking = transactions.decode_write_markers_response(frame, longer, request_header)
+    lacking = transactions.decode_write_markers_response(frame, request_header, longer)
     assert lacking.partitions[-1].error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import partial
 from socket import socket
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kreplog.errors import PeerProtocolError
+from kreplog.errors import CoordinationError, PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame, ReceivingThread
 from kreplog.server.network.internal import Address, connect
 from kreplog.server.network.tls_connections import connection_over
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 Connect = Callable[[Address], Awaitable[socket]]
 """Connects to an address: kreplog.server.network.internal.connect as a client, Dialer.connect as a broker."""
 
+_FAILURES = (OSError, TimeoutError, PeerProtocolError, CoordinationError)
+"""Those of another broker, the network or the store; any other is a fault of this broker."""
+
+_log = logging.getLogger("kreplog.server")
 
 T = TypeVar("T")
 
@@ -183,3 +188,11 @@ def _value(outcome: PeerReply[T]) -> T:
     if outcome.error is not None:
         raise outcome.error
     return cast("T", outcome.value)
+
+
+def log_lost(request: str, error: Exception) -> None:
+    """Log why a request has no response; a fault of this broker as an error, with its traceback. request: its API, and
+    the broker that it went to."""
+    unexpected = None if isinstance(error, _FAILURES) else error
+    level = logging.INFO if unexpected is None else logging.ERROR
+    _log.log(level, "%s: no response: %s", request, str(error) or type(error).__name__, exc_info=unexpected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -11,16 +10,12 @@ from kreplog.core.broker.request_queues import add_partitions_queues
 from kreplog.core.effects import SendAddPartitions
 from kreplog.core.events import AddPartitionsReplied, Received
 from kreplog.core.transaction_messages import AddPartitionsToTxnResponse
-from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.replication.queued_sender import QueuedSender
 from kreplog.wire import transactions
-from kreplog.wire.frames import RequestHeader
-from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
-
-_log = logging.getLogger("kreplog.server")
+from kreplog.wire.versions import ApiKey
 
 
 class AddPartitionsSender(QueuedSender[SendAddPartitions, CoalescedAddPartitions]):
@@ -36,8 +31,8 @@ class AddPartitionsSender(QueuedSender[SendAddPartitions, CoalescedAddPartitions
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
-        super().__init__("kreplog-add-partitions", add_partitions_queues(), address_of, connect)
-        self._client_id = client_id
+        queues, key = add_partitions_queues(), ApiKey.ADD_PARTITIONS_TO_TXN
+        super().__init__(key, client_id, queues, RESPONSE_TIMEOUT_MS, address_of, connect)
         self._own = own
         self._coordinate = coordinate
         self._answer = put
@@ -52,19 +47,8 @@ class AddPartitionsSender(QueuedSender[SendAddPartitions, CoalescedAddPartitions
         self._answer(outcome_of(effect, response))
 
     async def exchange(self, peer: Peer, broker: int, correlation: int, coalesced: CoalescedAddPartitions) -> None:
-        key = ApiKey.ADD_PARTITIONS_TO_TXN
-        header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
-        responses: dict[str, AddPartitionsToTxnResponse] = {}
-        try:
-            request = transactions.encode_leaders_add_partitions(coalesced.transactions, header)
-            frame = await peer.call(self.address(broker), request, RESPONSE_TIMEOUT_MS / 1000)
-            responses = transactions.decode_leaders_add_partitions_response(frame, header)
-        except (OSError, TimeoutError, KreplogError) as error:
-            _log.info(
-                "AddPartitionsToTxn to coordinator %d: no response: %s",
-                broker,
-                str(error) or type(error).__name__,
-            )
-            peer.close()
-        for event in coalesced.replied(responses):
+        encode = partial(transactions.encode_leaders_add_partitions, coalesced.transactions)
+        decode = transactions.decode_leaders_add_partitions_response
+        responses = await self.call(peer, broker, correlation, encode, decode)
+        for event in coalesced.replied(responses or {}):
             self._answer(event)

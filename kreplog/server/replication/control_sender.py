@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -19,12 +18,10 @@ from kreplog.core.messages import (
 from kreplog.errors import PeerProtocolError
 from kreplog.server.monitoring.logs import log_sent
 from kreplog.server.network.internal import Address
-from kreplog.server.network.peers import Connect, Peer
+from kreplog.server.network.peers import Connect, Peer, log_lost
 from kreplog.wire import control_messages
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS
-
-_log = logging.getLogger("kreplog.server")
 
 TIMEOUT_S = 30.0
 
@@ -106,9 +103,8 @@ class ControlSender:
             if channel.broker == self._own:
                 return await self._exchange_locally(request)
             return await self._call(connection, address, request)
-        except (OSError, TimeoutError, PeerProtocolError) as error:
-            reason = str(error) or type(error).__name__
-            _log.info("%s to broker %d: no response: %s", type(request).__name__, channel.broker, reason)
+        except Exception as error:  # without an outcome the channel would send nothing more
+            log_lost(f"{type(request).__name__} to broker {channel.broker}", error)
             connection.peer.close()
             return None
 

@@ -10,7 +10,6 @@ event loop: two threads that hand over to each other took a quarter more CPU, an
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,11 +19,11 @@ from typing import TYPE_CHECKING
 from kreplog.core.effects import Send
 from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchResponse
-from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError
+from kreplog.errors import KreplogError
 from kreplog.managed_log import CheckedBatches
 from kreplog.server.network.connections import THREAD_BYTES, Frame
 from kreplog.server.network.internal import Address
-from kreplog.server.network.peers import Connect, Peer, PeerReply
+from kreplog.server.network.peers import Connect, Peer, PeerReply, log_lost
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -32,16 +31,11 @@ from kreplog.wire.versions import ApiKey
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_log = logging.getLogger("kreplog.server")
-
 VERSION = 17
 """Topic ids, and the follower's broker epoch (KIP-516, KIP-903)."""
 
 TIMEOUT_MARGIN_S = 5.0
 """How much longer than its max_wait_ms a fetch may take."""
-
-_FAILURES = (OSError, TimeoutError, PeerProtocolError, CoordinationError)
-"""Those of another broker, the network or the store; any other is a fault of this broker, logged with its traceback."""
 
 KnownAddress = Callable[[int], Address | None]
 """The internal endpoint of a broker by this broker's metadata; None if it is not in them."""
@@ -131,15 +125,7 @@ class ReplicaFetchClient:
         if self._is_closed:
             return
         if error is not None:
-            unexpected = None if isinstance(error, _FAILURES) else error
-            text = str(error) or type(error).__name__
-            _log.log(
-                logging.ERROR if unexpected else logging.INFO,
-                "fetch from broker %d failed: %s",
-                effect.leader,
-                text,
-                exc_info=unexpected,
-            )
+            log_lost(f"Fetch to broker {effect.leader}", error)
             peer.close()
         self._idle[effect.leader].append(peer)
         self._put(FetchReplied(effect.leader, effect.correlation, outcome.value))

@@ -5,7 +5,6 @@ What waits for a leader meanwhile goes together.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -16,17 +15,13 @@ from kreplog.core.effects import SendMarkers
 from kreplog.core.events import MarkersReplied, Received
 from kreplog.core.messages import ProduceResponse
 from kreplog.core.transactions.marker_writer import RESPONSE_TIMEOUT_MS
-from kreplog.errors import KreplogError
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
 from kreplog.server.network.serving import LocalRequest
 from kreplog.server.network.slices import in_slices
 from kreplog.server.replication.queued_sender import QueuedSender
 from kreplog.wire import transactions
-from kreplog.wire.frames import RequestHeader
-from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
-
-_log = logging.getLogger("kreplog.server")
+from kreplog.wire.versions import ApiKey
 
 
 class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
@@ -42,8 +37,8 @@ class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
         address_of: Callable[[int], Address | None],
         connect: Connect,
     ) -> None:
-        super().__init__("kreplog-markers", marker_queues(), address_of, connect)
-        self._client_id = client_id
+        queues, key = marker_queues(), ApiKey.WRITE_TXN_MARKERS
+        super().__init__(key, client_id, queues, RESPONSE_TIMEOUT_MS, address_of, connect)
         self._own = own
         self._append = append
         self._answer = put
@@ -58,15 +53,8 @@ class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
         self._answer(coordinator_log.markers_replied(effect, response))
 
     async def exchange(self, peer: Peer, broker: int, correlation: int, coalesced: CoalescedMarkers) -> None:
-        key = ApiKey.WRITE_TXN_MARKERS
-        header = RequestHeader(key, BETWEEN_BROKERS[key][1], correlation, self._client_id)
-        response = None
-        try:
-            request = transactions.encode_write_markers(coalesced.request, header)
-            frame = await peer.call(self.address(broker), request, RESPONSE_TIMEOUT_MS / 1000)
-            response = transactions.decode_write_markers_response(frame, coalesced.request, header)
-        except (OSError, TimeoutError, KreplogError) as error:
-            _log.info("WriteTxnMarkers to broker %d: no response: %s", broker, str(error) or type(error).__name__)
-            peer.close()
+        encode = partial(transactions.encode_write_markers, coalesced.request)
+        decode = partial(transactions.decode_write_markers_response, request=coalesced.request)
+        response = await self.call(peer, broker, correlation, encode, decode)
         async for event in in_slices(coalesced.replied(response)):  # the coordinator writes a record after each
             self._answer(event)

@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kreplog.core.broker.request_queues import RequestQueues
+from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
-from kreplog.server.network.peers import Connect, Peer
+from kreplog.server.network.peers import Connect, Peer, log_lost
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _MAX_RESPONSE_BYTES = 16 << 20
 
 E = TypeVar("E")
 R = TypeVar("R")
+D = TypeVar("D")
 
 
 class QueuedSender(ABC, Generic[E, R]):
-    """A task and a connection for each broker. name: of the tasks. address_of: a broker's internal endpoint, None if it
-    is not known."""
+    """A task and a connection for each broker. key: of the requests. timeout_ms: after which a response is lost.
+    address_of: a broker's internal endpoint, None if it is not known."""
 
     def __init__(
-        self, name: str, queues: RequestQueues[E, R], address_of: Callable[[int], Address | None], connect: Connect
+        self,
+        key: ApiKey,
+        client_id: str,
+        queues: RequestQueues[E, R],
+        timeout_ms: int,
+        address_of: Callable[[int], Address | None],
+        connect: Connect,
     ) -> None:
-        self._name = name
+        self._key = key
+        self._name = "".join(word.capitalize() for word in key.name.split("_"))
+        self._client_id = client_id
         self._queues = queues
+        self._timeout_s = timeout_ms / 1000
         self._address_of = address_of
         self._connect = connect
         self._queued: dict[int, asyncio.Event] = {}
@@ -36,7 +52,8 @@ class QueuedSender(ABC, Generic[E, R]):
         queued = self._queued.get(broker)
         if queued is None:
             queued = self._queued[broker] = asyncio.Event()
-            task = asyncio.get_running_loop().create_task(self._run(broker, queued), name=f"{self._name}-{broker}")
+            work = self._run(broker, queued)
+            task = asyncio.get_running_loop().create_task(work, name=f"kreplog-{self._name}-{broker}")
             self._tasks.append(task)
         queued.set()
 
@@ -59,7 +76,25 @@ class QueuedSender(ABC, Generic[E, R]):
     async def exchange(self, peer: Peer, broker: int, correlation: int, request: R) -> None:
         """Send a request, and pass its outcome on."""
 
-    def address(self, broker: int) -> Address:
+    async def call(
+        self,
+        peer: Peer,
+        broker: int,
+        correlation: int,
+        encode: Callable[[RequestHeader], Sequence[Buffer]],
+        decode: Callable[[Frame, RequestHeader], D],
+    ) -> D | None:
+        """The response to a request; None if it is lost, or anything else is wrong: without an outcome, whatever waits
+        for it and for the requests behind it would wait for ever."""
+        header = RequestHeader(self._key, BETWEEN_BROKERS[self._key][1], correlation, self._client_id)
+        try:
+            return decode(await peer.call(self._address(broker), encode(header), self._timeout_s), header)
+        except Exception as error:
+            log_lost(f"{self._name} to broker {broker}", error)
+            peer.close()
+            return None
+
+    def _address(self, broker: int) -> Address:
         """Raises ConnectionError."""
         address = self._address_of(broker)
         if address is None:

@@ -69,7 +69,7 @@ def test_answers_are_waited_for_but_not_forever() -> None:
 
 
 def test_a_request_without_a_response_is_sent_again_after_the_backoff() -> None:
-    """Also while others are queued behind it."""
+    """Also while others are queued behind it, and after a fault of this broker."""
     sent_at_ms: list[int] = []
 
     async def work() -> None:
@@ -77,6 +77,8 @@ def test_a_request_without_a_response_is_sent_again_after_the_backoff() -> None:
 
         async def apply(request: ControlRequest) -> ControlResponse:
             sent_at_ms.append(round(loop.time() * 1000))
+            if len(sent_at_ms) == 2:
+                raise ZeroDivisionError("a fault")
             lost = len(sent_at_ms) < 4
             return LeaderAndIsrResponse(ErrorCode.BROKER_NOT_AVAILABLE if lost else ErrorCode.NONE)
 

@@ -96,7 +96,7 @@ def test_a_fault_of_this_broker_ends_the_fetch_too(caplog: pytest.LogCaptureFixt
 
     run(work)
     (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == ("ERROR", "fetch from broker 1 failed: a fault")
+    assert (record.levelname, record.getMessage()) == ("ERROR", "Fetch to broker 1: no response: a fault")
     assert record.exc_info is not None
 
 

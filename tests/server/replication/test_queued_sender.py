@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from kreplog.core.effects import SendAddPartitions, SendMarkers
 from kreplog.core.events import AddPartitionsReplied, MarkersReplied
@@ -136,3 +139,25 @@ def test_markers_that_have_come_meanwhile_go_together_and_a_closed_connection_lo
         sender.close()
 
     run(work)
+
+
+def test_a_request_that_cannot_be_encoded_is_lost_and_those_behind_it_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    """As one with an epoch that is no epoch: a fault of this broker, without which all else would wait for ever."""
+
+    async def work() -> None:
+        peer, put = Peer(), list[MarkersReplied]()
+        sender = MarkerSender("me", OWN, lambda event: None, put.append, address_of, peer.connect)
+        wrong = WriteMarkersRequest(
+            -1, APPEND_TIMEOUT_MS, (ProducePartition(P[0], TransactionMarker(0, 1 << 15, True, 0)),)
+        )
+        sender.send(SendMarkers(0, OTHER, wrong))
+        await until(lambda: put == [MarkersReplied(0, ())])
+        sender.send(marking(1))
+        await peer.request()
+        sender.close()
+
+    with caplog.at_level(logging.INFO, "kreplog.server"):
+        run(work)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR" and record.exc_info is not None
+    assert record.getMessage().startswith("WriteTxnMarkers to broker 2: no response: ")
