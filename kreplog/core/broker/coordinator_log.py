@@ -7,11 +7,12 @@ are a produce to the leaders of their partitions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords, SendMarkers
 from kreplog.core.events import GroupRecordsAppended, GroupRecordsRead, MarkersReplied
-from kreplog.core.messages import CoordinatorProduce, ProducePartition, ProduceResponse
+from kreplog.core.messages import CoordinatorProduce, ProducedPartition, ProducePartition, ProduceResponse
 from kreplog.errors import InvariantError, KreplogError
 
 ACKS_ALL = -1
@@ -72,6 +73,6 @@ def _failed(effect: ReadGroupRecords, failure: str) -> GroupRecordsRead:
     return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, failure=failure)
 
 
-def markers_replied(effect: SendMarkers, response: ProduceResponse) -> MarkersReplied:
-    """The outcome of the effect. response: without partitions if it is lost."""
-    return MarkersReplied(effect.tag, tuple((produced.partition, produced.error) for produced in response.partitions))
+def markers_replied(effect: SendMarkers, partitions: Iterable[ProducedPartition]) -> MarkersReplied:
+    """The outcome of the effect. partitions: its own of the response; none if that is lost."""
+    return MarkersReplied(effect.tag, tuple((produced.partition, produced.error) for produced in partitions))

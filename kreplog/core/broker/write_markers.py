@@ -34,7 +34,7 @@ class CoalescedMarkers:
         start = 0
         for effect in self.effects:
             end = start + len(effect.request.partitions)
-            yield coordinator_log.markers_replied(effect, ProduceResponse(partitions[start:end]))
+            yield coordinator_log.markers_replied(effect, partitions[start:end])
             start = end
 
 

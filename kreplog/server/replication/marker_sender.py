@@ -50,7 +50,7 @@ class MarkerSender(QueuedSender[SendMarkers, CoalescedMarkers]):
             self.put(effect.leader, effect)
 
     def _replied(self, effect: SendMarkers, response: ProduceResponse) -> None:
-        self._answer(coordinator_log.markers_replied(effect, response))
+        self._answer(coordinator_log.markers_replied(effect, response.partitions))
 
     async def exchange(self, peer: Peer, broker: int, correlation: int, coalesced: CoalescedMarkers) -> None:
         encode = partial(transactions.encode_write_markers, coalesced.request)

@@ -60,4 +60,4 @@ class VirtualMarkerSender:
 
     def _answer(self, effect: SendMarkers, response: ProduceResponse) -> None:
         if self._alive():
-            self._put(coordinator_log.markers_replied(effect, response))
+            self._put(coordinator_log.markers_replied(effect, response.partitions))

@@ -17,7 +17,7 @@ from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
-from kreplog.core.messages import ProduceResponse, TransactionMarker
+from kreplog.core.messages import ProducedPartition, ProduceResponse, TransactionMarker
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.metadata import MetadataCache
@@ -165,9 +165,8 @@ def _lost_marker_counts() -> list[Patch]:
 def _refused_marker_counts() -> list[Patch]:
     """A marker counts as written whatever its leader has answered."""
 
-    def written(effect: SendMarkers, response: ProduceResponse) -> MarkersReplied:
-        partitions = (produced.partition for produced in response.partitions)
-        return MarkersReplied(effect.tag, tuple((partition, ErrorCode.NONE) for partition in partitions))
+    def written(effect: SendMarkers, partitions: Iterable[ProducedPartition]) -> MarkersReplied:
+        return MarkersReplied(effect.tag, tuple((produced.partition, ErrorCode.NONE) for produced in partitions))
 
     return [(coordinator_log, "markers_replied", written)]
 

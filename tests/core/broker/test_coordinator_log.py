@@ -107,12 +107,12 @@ def test_a_read_that_fails_says_why_and_has_no_records(log: Log | None, failure:
     assert read == GroupRecordsRead(OFFSETS, EPOCH, 3, failure=failure)
 
 
-def test_markers_have_the_error_of_each_partition_and_none_if_the_response_has_none() -> None:
+def test_markers_have_the_error_of_each_partition_and_none_if_the_response_is_lost() -> None:
     effect = SendMarkers(7, 1, WriteMarkersRequest(-1, 500, ()))
     errors = (A, ErrorCode.NONE), (B, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    response = ProduceResponse(tuple(ProducedPartition(*error) for error in errors))
-    assert coordinator_log.markers_replied(effect, response) == MarkersReplied(7, errors)
-    assert coordinator_log.markers_replied(effect, ProduceResponse(())) == MarkersReplied(7)
+    partitions = [ProducedPartition(*error) for error in errors]
+    assert coordinator_log.markers_replied(effect, partitions) == MarkersReplied(7, errors)
+    assert coordinator_log.markers_replied(effect, ()) == MarkersReplied(7)
 
 
 def test_a_fault_of_the_program_is_no_failed_read() -> None:
